@@ -1,0 +1,1 @@
+"""The front door: what `./desk` runs. Bootstrap, embedded servers, the supervisor and the checks."""

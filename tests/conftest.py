@@ -1,0 +1,57 @@
+"""Servers for a test run: PostgreSQL and Valkey of our own, shared by all xdist workers of the run.
+
+DATABASE_URL and REDIS_URL are taken when they are set. Otherwise the run claims a free directory under
+`.desk/test/`; the URLs are known at once, the servers start only when a test needs them.
+"""
+
+import atexit
+import os
+from pathlib import Path
+
+import pytest
+
+from incidentdesk.frontdoor.servers import EmbeddedServers
+
+CHECKOUT = Path(__file__).resolve().parents[1]
+
+# Before Django's settings load. Workers of xdist inherit both variables from the run that starts them.
+_servers = EmbeddedServers.in_free_slot(CHECKOUT / ".desk" / "test", use_environment=True)
+atexit.register(_servers.stop)
+os.environ.update(_servers.environment())
+os.environ["DJANGO_SETTINGS_MODULE"] = "incidentdesk.settings.test"
+
+import django  # noqa: E402 - after the environment is complete
+
+try:
+    django.setup()
+except Exception as error:  # until every app is there: tests without a database still run
+    from django.conf import settings
+    from django.utils.functional import empty
+
+    settings._wrapped = empty
+    del os.environ["DJANGO_SETTINGS_MODULE"]
+    print(f"tests without Django: {error}")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """With xdist the run itself starts the servers, for its workers only see their URLs."""
+    if getattr(config.option, "numprocesses", None) and not hasattr(config, "workerinput"):
+        _servers.start()
+
+
+@pytest.fixture(scope="session")
+def servers() -> EmbeddedServers:
+    """PostgreSQL and Valkey of this run, started (the database `incidentdesk` has no tables)."""
+    _servers.start()
+    return _servers
+
+
+@pytest.fixture(scope="session")
+def redis_url(servers: EmbeddedServers) -> str:
+    """URL of the run's Valkey; nothing isolates it between tests but the names of keys."""
+    return servers.redis_url
+
+
+@pytest.fixture(scope="session")
+def django_db_modify_db_settings(servers: EmbeddedServers, django_db_modify_db_settings_parallel_suffix: None) -> None:
+    """Start the servers before pytest-django makes its test database."""
