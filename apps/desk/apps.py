@@ -1,0 +1,8 @@
+from django.apps import AppConfig
+
+
+class DeskConfig(AppConfig):
+    """The app desk."""
+
+    name = "apps.desk"
+    label = "desk"

@@ -1,0 +1,8 @@
+from django.apps import AppConfig
+
+
+class NodesConfig(AppConfig):
+    """The app nodes."""
+
+    name = "apps.nodes"
+    label = "nodes"

@@ -1,0 +1,324 @@
+"""Get Python, uv and the locked dependencies, then hand over to `incidentdesk.frontdoor`.
+
+A plain script for any Python from 3.8 on, standard library only, no compiler, pip, venv or root. All that it
+makes lies in `.desk/` and `.venv/`.
+"""
+
+import glob
+import hashlib
+import io
+import json
+import os
+import platform
+import re
+import shutil
+import ssl
+import stat
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+import zipfile
+
+CHECKOUT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+STATE = os.path.join(CHECKOUT, ".desk")
+VENV = os.path.join(CHECKOUT, ".venv")
+LOCK = os.path.join(CHECKOUT, "uv.lock")
+PYTHONS = ((3, 13), (3, 12))  # in the order of preference
+OLDEST_UV = (0, 9)
+# What needs no dependencies; everything else is answered after they are there.
+HELP_WORDS = ("-h", "--help", "help")
+
+HELP = """\
+IncidentDesk keeps large training jobs alive.
+
+usage: ./desk COMMAND [options]
+
+  demo [--port N]     the whole desk with a simulated cluster whose training processes really run and die
+  test [--long] [...] the tests; further arguments go to pytest
+  check               format, lint, types, import rules, templates, migrations, agent, docs
+  drill NAME          one real failure through the whole loop, read back from cluster and database
+  bench NAME          a measurement, on a quiet machine
+  up [--port N]       the desk for the cluster of INCIDENTDESK_KUBECONFIG, with its own database
+  clean               stop what runs and remove .desk/ and .venv/
+
+Environment: INCIDENTDESK_PORT, DATABASE_URL and REDIS_URL (servers of your own), INCIDENTDESK_PYTHON.
+"""
+
+
+class Sentence(Exception):
+    """What a person has to know, in one sentence."""
+
+
+def say(text):
+    print(text, file=sys.stderr, flush=True)
+
+
+# -- Python ----------------------------------------------------------------------------------------
+
+
+def version_of(python):
+    """Give (major, minor) of a working CPython, or None: a shim on PATH may exist and yet not run."""
+    try:
+        answer = subprocess.run(
+            [python, "-I", "-c", "import sys; print(sys.implementation.name, *sys.version_info[:2])"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            stdin=subprocess.DEVNULL,
+            timeout=20,
+        )
+        name, major, minor = answer.stdout.decode().split()
+    except (OSError, ValueError, subprocess.TimeoutExpired):
+        return None
+    return (int(major), int(minor)) if answer.returncode == 0 and name == "cpython" else None
+
+
+def python_candidates():
+    """List where a Python may be: PATH, pyenv's versions, uv's own, in the order of preference."""
+    pyenv = os.environ.get("PYENV_ROOT") or os.path.join(os.path.expanduser("~"), ".pyenv")
+    for major, minor in PYTHONS:
+        name = "python%d.%d" % (major, minor)
+        for folder in os.environ.get("PATH", "").split(os.pathsep):
+            yield os.path.join(folder, name)
+        patches = glob.glob(os.path.join(pyenv, "versions", "%d.%d.*" % (major, minor), "bin", name))
+        for path in sorted(patches, key=lambda path: [int(n) for n in re.findall(r"\d+", path)], reverse=True):
+            yield path
+    yield sys.executable
+    python3 = shutil.which("python3")
+    if python3:
+        yield python3
+
+
+def find_python(uv):
+    """Find Python 3.13, else 3.12; where neither is, let uv download one into .desk/."""
+    asked = os.environ.get("INCIDENTDESK_PYTHON")
+    if asked:
+        if version_of(asked) not in PYTHONS:
+            raise Sentence("INCIDENTDESK_PYTHON is %s, which is not a working Python 3.13 or 3.12." % asked)
+        return asked
+    tried = set()
+    for path in python_candidates():
+        if path in tried or not os.access(path, os.X_OK):
+            continue
+        tried.add(path)
+        if version_of(path) in PYTHONS:
+            return path
+    wanted = "%d.%d" % PYTHONS[0]
+    for attempt in (0, 1):
+        found = subprocess.run(
+            [uv, "python", "find", "--no-project", "--no-python-downloads", "--managed-python", wanted],
+            env=uv_environment(), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+        )
+        path = found.stdout.decode().strip()
+        if found.returncode == 0 and version_of(path) in PYTHONS:
+            return path
+        if attempt == 0:
+            say("No Python 3.13 or 3.12 found on PATH or in pyenv: uv downloads 3.13 into .desk/ ...")
+            if subprocess.run([uv, "python", "install", "--no-bin", wanted], env=uv_environment()).returncode != 0:
+                break
+    raise Sentence("No Python 3.13 or 3.12 here, and none could be downloaded: install one, or set INCIDENTDESK_PYTHON.")
+
+
+# -- uv --------------------------------------------------------------------------------------------
+
+
+def uv_environment():
+    """Give uv's environment: it may write nowhere but in .desk/ and .venv/, and asks no other configuration."""
+    env = {name: value for name, value in os.environ.items() if name not in ("VIRTUAL_ENV", "UV_PROJECT")}
+    env.setdefault("UV_CACHE_DIR", os.path.join(STATE, "uv-cache"))
+    env["UV_PYTHON_INSTALL_DIR"] = os.path.join(STATE, "python")
+    env["UV_PROJECT_ENVIRONMENT"] = VENV
+    env["UV_NO_PROGRESS"] = "1"
+    return env
+
+
+def uv_version(uv):
+    try:
+        answer = subprocess.run([uv, "--version"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=20)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    found = re.match(r"uv (\d+)\.(\d+)", answer.stdout.decode(errors="replace"))
+    return (int(found.group(1)), int(found.group(2))) if found and answer.returncode == 0 else None
+
+
+def find_uv():
+    """Find uv on PATH or in .desk/bin, else put the locked one there."""
+    ours = os.path.join(STATE, "bin", "uv")
+    for path in (shutil.which("uv"), ours):
+        if path and (uv_version(path) or (0, 0)) >= OLDEST_UV:
+            return path
+    install_uv(ours)
+    return ours
+
+
+def locked_wheels(package):
+    """List (url, sha256) of a package's wheels in uv.lock, read line by line: tomllib is younger than we must run on."""
+    inside, wheels = False, []
+    with open(LOCK, encoding="utf-8") as stream:
+        for line in stream:
+            if line.startswith("[[package]]"):
+                inside = False
+            elif line.startswith("name = "):
+                inside = line.split('"')[1] == package
+            elif inside:
+                found = re.search(r'\{ url = "([^"]+\.whl)", hash = "sha256:([0-9a-f]{64})"', line)
+                if found:
+                    wheels.append(found.groups())
+    return wheels
+
+
+def uses_musl():
+    """Whether this machine's programs are linked with musl; its loader has a name of its own."""
+    return bool(glob.glob("/lib/ld-musl-*.so.1")) and not platform.libc_ver()[0] == "glibc"
+
+
+def fits(filename, system, machine, musl):
+    """Whether a wheel's file name fits this machine; `macosx_12_0_arm64` and `manylinux_2_17_x86_64` are such tags."""
+    tags = filename[: -len(".whl")].split("-")[-1].split(".")
+    machine = {"arm64": "aarch64", "amd64": "x86_64"}.get(machine.lower(), machine.lower())
+    if system == "Darwin":
+        machine = {"aarch64": "arm64"}.get(machine, machine)
+        return any(tag.startswith("macosx_") and tag.endswith("_" + machine) for tag in tags)
+    kind = "musllinux_" if musl else "manylinux"
+    return system == "Linux" and any(tag.startswith(kind) and tag.endswith("_" + machine) for tag in tags)
+
+
+def wheel_for(wheels, system, machine, musl):
+    """Choose the wheel with the lowest demands, so an old C library will do; None when none fits."""
+    fitting = [wheel for wheel in wheels if fits(wheel[0].rsplit("/", 1)[1], system, machine, musl)]
+    return min(fitting, key=lambda wheel: [int(n) for n in re.findall(r"linux_(\d+)_(\d+)", wheel[0])[0]]
+               if "linux_" in wheel[0] else [0]) if fitting else None
+
+
+def install_uv(target):
+    """Download the locked wheel of uv, check its sum, and take the program out of it."""
+    chosen = wheel_for(locked_wheels("uv"), platform.system(), platform.machine(), uses_musl())
+    if not chosen:
+        raise Sentence("There is no uv for %s on %s in uv.lock: please install uv 0.9 or newer."
+                       % (platform.system(), platform.machine()))
+    url, digest = chosen
+    say("uv is not on PATH: downloading the locked one into .desk/bin ...")
+    content = b""
+    for attempt in (1, 2, 3):
+        try:
+            with urllib.request.urlopen(url, timeout=60, context=certificates()) as answer:
+                content = answer.read()
+            break
+        except (OSError, urllib.error.URLError) as error:
+            if attempt == 3:
+                raise Sentence("uv could not be downloaded (%s): check the network or proxy, or install uv." % error)
+            time.sleep(attempt)
+    if hashlib.sha256(content).hexdigest() != digest:
+        raise Sentence("The downloaded uv has another SHA-256 than uv.lock says: nothing was installed.")
+    os.makedirs(os.path.dirname(target), exist_ok=True)
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        names = [name for name in archive.namelist() if name.endswith(".data/scripts/uv")]
+        if len(names) != 1:
+            raise Sentence("The wheel of uv does not hold the program where it should: please install uv.")
+        partial = target + ".partial"
+        with archive.open(names[0]) as source, open(partial, "wb") as stream:
+            shutil.copyfileobj(source, stream)
+    os.chmod(partial, os.stat(partial).st_mode | stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH)
+    os.replace(partial, target)
+
+
+def certificates():
+    """Trust what the machine trusts; a proxy's own authority is named by SSL_CERT_FILE, as for other programs."""
+    context = ssl.create_default_context()
+    for name in ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "PIP_CERT"):
+        path = os.environ.get(name)
+        if path and os.path.isfile(path):
+            context.load_verify_locations(path)
+    return context
+
+
+# -- dependencies ----------------------------------------------------------------------------------
+
+
+def stamp_now():
+    """Describe what .venv must have been made from: it is made anew when any of it changes."""
+    digest = hashlib.sha256()
+    for name in ("uv.lock", "pyproject.toml"):
+        with open(os.path.join(CHECKOUT, name), "rb") as stream:
+            content = stream.read()
+        if name == "pyproject.toml":  # the tools' sections change nothing of what is installed
+            content = content.partition(b"[tool.")[0]
+        digest.update(content)
+    return {"inputs": digest.hexdigest(), "checkout": CHECKOUT}
+
+
+def environment_python():
+    return os.path.join(VENV, "bin", "python")
+
+
+def is_installed():
+    """Whether .venv was made from the present lock, here, and its Python still runs."""
+    try:
+        with open(os.path.join(VENV, "incidentdesk.json"), encoding="utf-8") as stream:
+            stamp = json.load(stream)
+    except (OSError, ValueError):
+        return False
+    return stamp == stamp_now() and os.access(environment_python(), os.X_OK)
+
+
+def install():
+    """Make .venv from the lock. One lock for all: a second ./desk waits for the first."""
+    import fcntl
+
+    os.makedirs(STATE, exist_ok=True)
+    with open(os.path.join(STATE, "install.lock"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if is_installed():
+            return
+        begun = time.time()
+        uv = find_uv()
+        python = find_python(uv)
+        say("Installing the locked dependencies into .venv with Python %d.%d (%s) ..." % (*version_of(python), python))
+        if os.path.isdir(VENV) and not os.path.exists(environment_python()):
+            shutil.rmtree(VENV)  # half made, or its Python is gone
+        command = [uv, "sync", "--locked", "--no-progress", "--quiet", "--python", python]
+        if subprocess.run(command, cwd=CHECKOUT, env=uv_environment()).returncode != 0:
+            if shutil.disk_usage(CHECKOUT).free < 1024**3:
+                raise Sentence("The dependencies need about 1 GB and the disk has less: make room and start again.")
+            raise Sentence("The dependencies could not be installed; what uv said stands above.")
+        with open(os.path.join(VENV, "incidentdesk.json"), "w", encoding="utf-8") as stream:
+            json.dump(stamp_now(), stream)
+        say("Dependencies installed in %.1f s." % (time.time() - begun))
+
+
+def main():
+    arguments = sys.argv[1:]
+    if not arguments or arguments[0] in HELP_WORDS:
+        print(HELP, end="")
+        return 0 if arguments else 2
+    if os.name != "posix":
+        raise Sentence("IncidentDesk runs on Linux, and untested on macOS; on Windows use WSL.")
+    if arguments[0] == "clean":
+        python = sys.executable  # what is removed cannot do the removing
+    else:
+        if not is_installed():
+            install()
+        python = environment_python()
+    env = dict(os.environ, PYTHONPATH=CHECKOUT, INCIDENTDESK_FRONT_DOOR=os.path.join(CHECKOUT, "desk"))
+    module = "incidentdesk.frontdoor"
+    if arguments[0] == "clean":
+        script = os.path.join(CHECKOUT, "incidentdesk", "frontdoor", "clean.py")
+        os.execve(python, [python, "-I", script] + arguments[1:], env)
+    os.execve(python, [python, "-P" if sys.version_info >= (3, 11) else "-s", "-m", module] + arguments, env)
+    return 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except Sentence as sentence:
+        say(str(sentence))
+        sys.exit(1)
+    except OSError as problem:
+        if problem.errno == 28:  # ENOSPC
+            say("The disk that holds %s is full: make room and start again." % CHECKOUT)
+            sys.exit(1)
+        raise
+    except KeyboardInterrupt:
+        sys.exit(130)
