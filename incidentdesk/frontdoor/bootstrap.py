@@ -24,11 +24,14 @@ import zipfile
 CHECKOUT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 STATE = os.path.join(CHECKOUT, ".desk")
 VENV = os.path.join(CHECKOUT, ".venv")
+STAMP = "incidentdesk.json"
+BYTECODE = os.path.join(STATE, "pycache")
 LOCK = os.path.join(CHECKOUT, "uv.lock")
 PYTHONS = ((3, 13), (3, 12))  # in the order of preference
 OLDEST_UV = (0, 9)
-# What needs no dependencies; everything else is answered after they are there.
 HELP_WORDS = ("-h", "--help", "help")
+# What runs the product only; everything else also needs the tools of the dev group (300 MB more).
+PRODUCT_COMMANDS = ("demo", "up", "drill", "bench")
 
 HELP = """\
 IncidentDesk keeps large training jobs alive.
@@ -130,6 +133,7 @@ def uv_environment():
     env["UV_PYTHON_INSTALL_DIR"] = os.path.join(STATE, "python")
     env["UV_PROJECT_ENVIRONMENT"] = VENV
     env["UV_NO_PROGRESS"] = "1"
+    env["PYTHONPYCACHEPREFIX"] = BYTECODE
     return env
 
 
@@ -252,38 +256,45 @@ def environment_python():
     return os.path.join(VENV, "bin", "python")
 
 
-def is_installed():
-    """Whether .venv was made from the present lock, here, and its Python still runs."""
+def is_installed(tools):
+    """Whether .venv was made from the present lock, here, has the tools if wanted, and its Python still runs."""
     try:
-        with open(os.path.join(VENV, "incidentdesk.json"), encoding="utf-8") as stream:
+        with open(os.path.join(VENV, STAMP), encoding="utf-8") as stream:
             stamp = json.load(stream)
     except (OSError, ValueError):
         return False
-    return stamp == stamp_now() and os.access(environment_python(), os.X_OK)
+    had_tools = stamp.pop("tools", False)
+    return stamp == stamp_now() and had_tools >= tools and os.access(environment_python(), os.X_OK)
 
 
-def install():
-    """Make .venv from the lock. One lock for all: a second ./desk waits for the first."""
+def install(tools):
+    """Make .venv from the lock. One at a time: a second ./desk waits for the first."""
     import fcntl
 
     os.makedirs(STATE, exist_ok=True)
-    with open(os.path.join(STATE, "install.lock"), "w") as lock:
+    with open(os.path.join(STATE, "install.lock"), "a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if is_installed():
+        if is_installed(tools):
             return
         begun = time.time()
         uv = find_uv()
         python = find_python(uv)
-        say("Installing the locked dependencies into .venv with Python %d.%d (%s) ..." % (*version_of(python), python))
+        say(
+            "Installing the locked %s into .venv with Python %d.%d (%s) ..."
+            % (("dependencies and tools" if tools else "dependencies",) + version_of(python) + (python,))
+        )
         if os.path.isdir(VENV) and not os.path.exists(environment_python()):
             shutil.rmtree(VENV)  # half made, or its Python is gone
-        command = [uv, "sync", "--locked", "--no-progress", "--quiet", "--python", python]
+        # Compiling now, on all cores, is cheaper than in each of the processes that start at once.
+        command = [uv, "sync", "--locked", "--quiet", "--compile-bytecode", "--python", python]
+        if not tools:
+            command.append("--no-dev")
         if subprocess.run(command, cwd=CHECKOUT, env=uv_environment()).returncode != 0:
-            if shutil.disk_usage(CHECKOUT).free < 1024**3:
+            if shutil.disk_usage(CHECKOUT).free < 2**30:
                 raise Sentence("The dependencies need about 1 GB and the disk has less: make room and start again.")
             raise Sentence("The dependencies could not be installed; what uv said stands above.")
-        with open(os.path.join(VENV, "incidentdesk.json"), "w", encoding="utf-8") as stream:
-            json.dump(stamp_now(), stream)
+        with open(os.path.join(VENV, STAMP), "w", encoding="utf-8") as stream:
+            json.dump(dict(stamp_now(), tools=tools), stream)
         say("Dependencies installed in %.1f s." % (time.time() - begun))
 
 
@@ -297,15 +308,16 @@ def main():
     if arguments[0] == "clean":
         python = sys.executable  # what is removed cannot do the removing
     else:
-        if not is_installed():
-            install()
+        tools = arguments[0] not in PRODUCT_COMMANDS
+        if not is_installed(tools):
+            install(tools)
         python = environment_python()
-    env = dict(os.environ, PYTHONPATH=CHECKOUT, INCIDENTDESK_FRONT_DOOR=os.path.join(CHECKOUT, "desk"))
-    module = "incidentdesk.frontdoor"
     if arguments[0] == "clean":
         script = os.path.join(CHECKOUT, "incidentdesk", "frontdoor", "clean.py")
-        os.execve(python, [python, "-I", script] + arguments[1:], env)
-    os.execve(python, [python, "-P" if sys.version_info >= (3, 11) else "-s", "-m", module] + arguments, env)
+        os.execv(python, [python, "-I", "-B", script] + arguments[1:])
+    env = dict(os.environ, PYTHONPATH=CHECKOUT, PYTHONPYCACHEPREFIX=BYTECODE)
+    env.pop("PYTHONDONTWRITEBYTECODE", None)  # what we write is ours, and each start without it costs seconds
+    os.execve(python, [python, "-m", "incidentdesk.frontdoor"] + arguments, env)
     return 0
 
 

@@ -26,6 +26,11 @@ def make_private(directory: Path) -> Path:
     return directory
 
 
+def short_name(path: Path) -> str:
+    """Give a short name for a path, the same one every time."""
+    return hashlib.sha256(str(path).encode()).hexdigest()[:12]
+
+
 def socket_directory(home: Path) -> Path:
     """Give a private directory for the unix sockets of what lives in `home`; the same one every time.
 
@@ -36,7 +41,7 @@ def socket_directory(home: Path) -> Path:
     wanted = home / "run"
     if len(str(wanted)) <= LONGEST_SOCKET_DIRECTORY and PLAIN_PATH.fullmatch(str(wanted)):
         return make_private(wanted)
-    digest = hashlib.sha256(str(home).encode()).hexdigest()[:12]
+    digest = short_name(home)
     for parent in dict.fromkeys((tempfile.gettempdir(), "/tmp")):
         short = Path(parent) / f"incidentdesk-{os.getuid()}-{digest}"
         if len(str(short)) <= LONGEST_SOCKET_DIRECTORY and PLAIN_PATH.fullmatch(str(short)):
@@ -46,6 +51,8 @@ def socket_directory(home: Path) -> Path:
             # Others may write to the temporary directory: take over nobody else's, and no link.
             if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
                 raise FrontDoorError(f"{short} belongs to somebody else: remove it, or set TMPDIR.")
+            home.mkdir(parents=True, exist_ok=True)
+            (home / "run.elsewhere").write_text(f"{short}\n")  # `./desk clean` removes it by this
             return make_private(short)
     raise FrontDoorError(f"No directory short enough for a unix socket: set TMPDIR to a short path (not {wanted}).")
 

@@ -21,7 +21,7 @@ from typing import IO
 
 from incidentdesk.frontdoor import processes
 from incidentdesk.frontdoor.errors import FrontDoorError
-from incidentdesk.frontdoor.places import lock_holder, make_private, socket_directory, take_lock
+from incidentdesk.frontdoor.places import lock_holder, make_private, short_name, socket_directory, take_lock
 
 ROLE = "incidentdesk"
 OLDEST_SUPPORTED = 16  # DEPENDENCIES: what our SQL is tested against
@@ -77,18 +77,18 @@ def _leading_number(text: str) -> int:
 class PostgresServer:
     """One server with its data in `home`; started, stopped and found again.
 
+    (As root without user namespaces `home` may move to a place that an unprivileged account can enter.)
     `durable=False` turns off everything that keeps data over a crash of the machine: for tests only.
     Not for use by two threads at once.
     """
 
     def __init__(self, home: Path, *, durable: bool, binaries: Binaries | None = None) -> None:
-        self.home = home.absolute()
+        self.asked = self.home = home.absolute()
         self.durable = durable
         self.binaries = binaries or find_binaries()
         self.run_as = "same"
         self.process: subprocess.Popen[bytes] | None = None
         self._lock: IO[str] | None = None
-        self._note: str | None = None
 
     # -- where things are ------------------------------------------------------------------------
 
@@ -116,11 +116,11 @@ class PostgresServer:
         Safe to call again; FrontDoorError when another process uses the directory.
         """
         if self._lock is None:
-            make_private(self.home)
-            self._lock = take_lock(self.home / "lock")
+            make_private(self.asked)
+            self._lock = take_lock(self.asked / "lock")
             if self._lock is None:
-                holder = lock_holder(self.home / "lock")
-                raise FrontDoorError(f"The database in {self.home} is in use by process {holder}: stop that first.")
+                holder = lock_holder(self.asked / "lock")
+                raise FrontDoorError(f"The database in {self.asked} is in use by process {holder}: stop that first.")
         if os.geteuid() == 0:
             self._choose_account()
         self._end_leftover()
@@ -224,9 +224,9 @@ class PostgresServer:
     def _choose_account(self) -> None:
         """PostgreSQL refuses root: use a user namespace, else an unprivileged account and a place it may enter.
 
-        The choice is kept in `home/account`, since the owner of the data has to stay the same.
+        The choice is kept in a file `account`, since the owner of the data has to stay the same.
         """
-        marker = self.home / "account"
+        marker = self.asked / "account"
         chosen = marker.read_text().strip() if marker.exists() else ""
         if not chosen:
             chosen = "namespace" if self._namespace_works() else UNPRIVILEGED_ACCOUNT
@@ -256,12 +256,13 @@ class PostgresServer:
                 f"PostgreSQL does not run as root, and there is neither a user namespace nor an account `{account}`: "
                 "run ./desk as another user, or set DATABASE_URL."
             ) from None
-        asked = self.home
+        asked = self.asked
         if not _may_enter(asked.parent):
             parent = Path("/var/lib") if os.access("/var/lib", os.W_OK) else Path(tempfile.gettempdir())
-            self.home = parent / f"incidentdesk-{socket_directory_name(asked)}"
-            (asked / "moved").write_text(f"{self.home}\n")
-            self._note = f"the data are in {self.home}, since the account {account} may not enter {asked}"
+            self.home = parent / f"incidentdesk-{short_name(asked)}"
+            program = self.home.with_name(self.home.name + "-program")
+            # `./desk clean` removes both by this.
+            (asked / "data.elsewhere").write_text(f"{self.home}\n{program}\n")
         if not _may_enter(self.binaries.directory):
             copy = self.home.with_name(self.home.name + "-program")
             if not (copy / "bin" / "postgres").exists():
@@ -333,13 +334,6 @@ class PostgresServer:
         if any("No space left" in line for line in telling):
             return f": the disk that holds {self.home} is full"
         return f": {telling[-1].strip()}" if telling else ""
-
-
-def socket_directory_name(home: Path) -> str:
-    """Give a short name for `home` that is the same every time."""
-    import hashlib
-
-    return hashlib.sha256(str(home).encode()).hexdigest()[:12]
 
 
 def _may_enter(directory: Path) -> bool:
