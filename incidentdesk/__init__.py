@@ -1,5 +1,4 @@
-"""Wiring of the project: settings, urls, Celery and ASGI. No rules."""
+"""Wiring of the project: settings, urls, Celery and ASGI. No rules.
 
-from incidentdesk.celery import app as celery_app
-
-__all__ = ["celery_app"]
+Nothing is imported here, so that the front door starts without Django and Celery.
+"""

@@ -280,6 +280,7 @@ class FailureCount(models.Model):
     attempt = models.PositiveIntegerField()
     run = models.PositiveIntegerField(default=1)
     worker = models.ForeignKey(Worker, on_delete=models.CASCADE, related_name="failure_counts")
+    node_name = models.CharField(max_length=253, blank=True)
     cause = models.CharField(max_length=64)
     would = models.BooleanField(default=False)  # observed only: "would count"
     ended_in_reschedule = models.BooleanField(default=False)

@@ -173,7 +173,6 @@ CELERY_TASK_ROUTES = {
     "apps.incidents.tasks.decide_subject": {"queue": "decide"},
     "apps.incidents.tasks.run_action": {"queue": "act"},
     "apps.incidents.tasks.tick": {"queue": "decide"},
-    "apps.incidents.tasks.deliver_notice": {"queue": "notify"},
     "apps.incidents.tasks.sweep": {"queue": "import"},
 }
 CELERY_TASK_PUBLISH_RETRY = False

@@ -516,6 +516,7 @@ class Migration(migrations.Migration):
                 ),
                 ("attempt", models.PositiveIntegerField()),
                 ("run", models.PositiveIntegerField(default=1)),
+                ("node_name", models.CharField(blank=True, max_length=253)),
                 ("cause", models.CharField(max_length=64)),
                 ("would", models.BooleanField(default=False)),
                 ("ended_in_reschedule", models.BooleanField(default=False)),

@@ -1,0 +1,40 @@
+"""The policy in force, from the settings."""
+
+from django.conf import settings
+
+from recovery.decide import Mode, Policy
+
+POLICY_VERSION = "1"
+_STRICTNESS = (Mode.OBSERVE, Mode.APPROVE, Mode.AUTO)
+
+
+def current_policy() -> Policy:
+    """Waiting times and thresholds as set (settings.TIMINGS), as the core takes them."""
+    times = settings.TIMINGS
+    return Policy(
+        version=POLICY_VERSION,
+        steady_seconds=times["STEADY_SECONDS"],
+        steady_steps=int(times["STEADY_STEPS"]),
+        enrol_barrier_seconds=times["ENROL_BARRIER_SECONDS"],
+        stop_ack_seconds=times["STOP_ACK_SECONDS"],
+        check_seconds=times["CHECK_SECONDS"],
+        start_seconds=times["START_SECONDS"],
+        restart_process_deadline_seconds=times["RESTART_PROCESS_DEADLINE_SECONDS"],
+        stop_job_deadline_seconds=times["STOP_JOB_DEADLINE_SECONDS"],
+        ask_person_deadline_seconds=times["ASK_PERSON_DEADLINE_SECONDS"],
+        reopen_seconds=times["REOPEN_SECONDS"],
+        capacity_deadline_seconds=times["CAPACITY_DEADLINE_SECONDS"],
+        backoff_base_seconds=times["BACKOFF_BASE_SECONDS"],
+        backoff_cap_seconds=times["BACKOFF_CAP_SECONDS"],
+        backoff_free_restarts=int(times["BACKOFF_FREE_RESTARTS"]),
+        backoff_window_seconds=times["BACKOFF_WINDOW_SECONDS"],
+        no_progress_restarts=int(times["NO_PROGRESS_RESTARTS"]),
+    )
+
+
+def effective_mode(*, cluster_mode: str, job_mode: str) -> Mode:
+    """The stricter of the cluster's mode and the job's own wish; a job can only ask for less."""
+    cluster = Mode(cluster_mode)
+    if job_mode not in set(_STRICTNESS):
+        return cluster
+    return min(cluster, Mode(job_mode), key=_STRICTNESS.index)

@@ -1,0 +1,141 @@
+"""One writer per subject: drain its inbox in one decision, store it, look once more (DESIGN rule 3)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from datetime import datetime
+
+from django.conf import settings
+from django.db import OperationalError, connection, transaction
+from psycopg.errors import LockNotAvailable
+
+from apps.access.clock import database_now
+from apps.incidents import crash_points
+from apps.incidents.models import InboxEntry, Signal, Subject
+from apps.incidents.policy import current_policy
+from apps.incidents.services.outcome import store_decision
+from apps.incidents.services.signals import NewSignal, record_signals
+from apps.incidents.services.state import load_inbox, load_state
+from apps.incidents.wake import wake_actions
+from recovery.decide import Policy, decide
+from recovery.errors import NotFound, SubjectBusy
+from recovery.signals import SignalKind, Source
+
+MAX_PASSES = 10
+MAX_INBOX = 2000  # signals of one decision; the rest is drained by the next pass
+
+
+def decide_subject(*, subject_id: int, policy: Policy | None = None) -> bool:
+    """Drain a subject's inbox. Safe at any time, by anyone.
+
+    Whoever finds the subject held by another leaves: the holder looks once more after its lock is gone.
+
+    Returns:
+        Whether undecided signals are left; the caller enqueues again.
+    """
+    policy = policy or current_policy()
+    for _ in range(MAX_PASSES):
+        with transaction.atomic():
+            held = _lock(subject_id)
+            if held is None:
+                return False
+            _decide_held(held, policy)
+        crash_points.reach("decision_after_commit")
+        if not _is_due(
+            subject_id
+        ):  # after the commit, without the lock: closes the race with a wake-up that left
+            return False
+    return True
+
+
+def decide_with[T](*, subject_id: int, record: Callable[[Subject, datetime], T]) -> T:
+    """Record what a person did and decide it at once, in one transaction, inside their request.
+
+    ``record`` gets the locked subject and the time, and writes signals for it. Waits for the lock
+    at most PERSON_LOCK_SECONDS.
+
+    Raises:
+        SubjectBusy: The lock was not had in time. Nothing was written.
+        NotFound: There is no such subject.
+    """
+    with transaction.atomic():
+        held = _lock(subject_id, wait_seconds=settings.TIMINGS["PERSON_LOCK_SECONDS"])
+        if held is None:
+            raise NotFound(f"there is no subject {subject_id}")
+        result = record(held, database_now())
+        _decide_held(held, current_policy())
+    if _is_due(subject_id):
+        decide_subject(subject_id=subject_id)
+    return result
+
+
+def _lock(subject_id: int, *, wait_seconds: float | None = None) -> Subject | None:
+    """Lock the subject's row: NO KEY UPDATE, so that an open insert's KEY SHARE does not hide it."""
+    rows = Subject.objects.select_related("tenant", "cluster", "job").filter(pk=subject_id)
+    if wait_seconds is None:
+        return rows.select_for_update(skip_locked=True, no_key=True, of=("self",)).first()
+    try:
+        with transaction.atomic():
+            with connection.cursor() as cursor:
+                cursor.execute(
+                    "SELECT set_config('lock_timeout', %s, true)", [f"{int(wait_seconds * 1000)}ms"]
+                )
+            held = rows.select_for_update(no_key=True, of=("self",)).first()
+            with connection.cursor() as cursor:
+                cursor.execute("SELECT set_config('lock_timeout', '0', true)")
+            return held
+    except OperationalError as error:
+        if isinstance(error.__cause__, LockNotAvailable):
+            raise SubjectBusy(
+                "this job's recovery is being decided right now; nothing was changed, try again in a moment"
+            ) from error
+        raise
+
+
+def _decide_held(held: Subject, policy: Policy) -> None:
+    """One decision over all that is undecided, if there is anything. The caller holds the lock."""
+    started = time.perf_counter()
+    now = database_now()
+    if held.next_look_at is not None and held.next_look_at <= now:
+        _record_look(held, now)
+    rows = list(
+        Signal.objects.filter(inbox_entries__subject=held, inbox_entries__decision_n__isnull=True).order_by(
+            "id"
+        )[:MAX_INBOX]
+    )
+    if not rows:
+        return
+    inbox = load_inbox(rows)
+    state = load_state(held, inbox, now=now)
+    decision = decide(state, inbox, now, policy)
+    due = store_decision(held, state, inbox, decision, now=now, seconds=time.perf_counter() - started)
+    crash_points.reach("decision_before_commit")
+    if decision.orders:
+        transaction.on_commit(lambda: crash_points.reach("order_written"))
+    if due:
+        transaction.on_commit(lambda: wake_actions(due))
+
+
+def _record_look(held: Subject, now: datetime) -> None:
+    """The time to look again has come: a signal like any other, so that replay sees it too."""
+    record_signals(
+        signals=[
+            NewSignal(
+                tenant_id=held.tenant_id,
+                cluster_id=held.cluster_id,
+                source=Source.DESK,
+                source_key=f"look/{held.pk}/{held.decision_n + 1}",
+                kind=SignalKind.LOOK,
+                body={},
+                seen_at=now,
+                subject_ids=(held.pk,),
+            )
+        ],
+        now=now,
+    )
+
+
+def _is_due(subject_id: int) -> bool:
+    """Whether the subject has undecided signals."""
+    return InboxEntry.objects.filter(subject_id=subject_id, decision_n__isnull=True).exists()

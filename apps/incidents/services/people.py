@@ -1,0 +1,241 @@
+"""What people do to an incident or job.
+
+What touches a recovery (resolve, cancel, do it now, stop) is a signal, decided inside the request.
+What only people change (acknowledge) is compare-and-set on ``version``.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from django.db import transaction
+
+from apps.access.clock import database_now
+from apps.access.models import User
+from apps.access.services import audit
+from apps.incidents.models import Action, Incident, Subject, TimelineEvent
+from apps.incidents.services import feed
+from apps.incidents.services.deciding import decide_with
+from apps.incidents.services.signals import NewSignal, record_signals, subject_for_job
+from apps.jobs.models import Job
+from recovery.errors import Conflict, InvalidTransition, NotFound
+from recovery.lifecycle import ENDED_ACTION_STATES, OPEN_INCIDENT_STATES, ActionState
+from recovery.phases import TERMINAL_PHASES
+from recovery.signals import SignalKind, Source
+
+
+def acknowledge_incident(*, incident_id: int, by: User, version: int | None = None) -> Incident:
+    """Say that somebody looks after it. Only an open, unacknowledged incident can be acknowledged.
+
+    Raises:
+        Conflict: It changed since ``version`` was read; the text tells the present state.
+        InvalidTransition: It is resolved, closed or acknowledged already.
+    """
+    with transaction.atomic():
+        incident = _locked(incident_id)
+        if incident.state not in OPEN_INCIDENT_STATES:
+            raise InvalidTransition(
+                f"{incident} is {incident.state}; only an open incident can be acknowledged"
+            )
+        if incident.acknowledged_by is not None:
+            raise InvalidTransition(f"{incident} was acknowledged by {incident.acknowledged_by} already")
+        if version is not None and incident.version != version:
+            raise Conflict(f"{incident} changed meanwhile and is {incident.state} now; look again")
+        now = database_now()
+        incident.acknowledged_by = by
+        incident.acknowledged_at = now
+        incident.version += 1
+        incident.timeline_n += 1
+        incident.save(update_fields=["acknowledged_by", "acknowledged_at", "version", "timeline_n"])
+        TimelineEvent.objects.create(
+            tenant_id=incident.tenant_id,
+            incident=incident,
+            n=incident.timeline_n,
+            kind="acknowledged",
+            at=now,
+            received_at=now,
+            text=f"Acknowledged by {by.get_username()}",
+            actor_kind="person",
+            actor=by.get_username(),
+        )
+        _audit(by, incident.tenant_id, "acknowledge", "incident", str(incident), now)
+        feed.publish(tenant_id=incident.tenant_id, topic="incident", key=incident.pk, now=now)
+    return incident
+
+
+def resolve_incident(*, incident_id: int, by: User, reason: str) -> Incident:
+    """Resolve an open incident by a person's word. What is queued for it is cancelled.
+
+    Raises:
+        InvalidTransition: It is not open, or an action is running right now.
+        SubjectBusy: Somebody else decides it right now; nothing was changed.
+    """
+    incident = _get(incident_id)
+
+    def record(held: Subject, now: datetime) -> None:
+        fresh = _get(incident_id)
+        if fresh.state not in OPEN_INCIDENT_STATES:
+            raise InvalidTransition(f"{fresh} is {fresh.state} already")
+        running = fresh.actions.filter(state=ActionState.RUNNING).first()
+        if running is not None:
+            raise InvalidTransition(f"{running.kind} is being sent right now; try again when it has been")
+        _signal(
+            held,
+            now,
+            by,
+            SignalKind.PERSON_RESOLVE,
+            f"resolve/{fresh.pk}/{fresh.version}",
+            {"by": by.get_username(), "reason": reason, "incident_uid": str(fresh.uid)},
+        )
+        _audit(by, fresh.tenant_id, "resolve", "incident", str(fresh), now, reason)
+
+    decide_with(subject_id=incident.subject_id, record=record)
+    return _get(incident_id)
+
+
+def cancel_action(*, action_id: int, by: User, reason: str) -> Action:
+    """Take back what has not begun. What is running cannot be taken back, and that is said.
+
+    Raises:
+        InvalidTransition: The action is running, verifying or at its end.
+        SubjectBusy: Somebody else decides its subject right now.
+    """
+    action = _get_action(action_id)
+
+    def record(held: Subject, now: datetime) -> None:
+        fresh = Action.objects.select_for_update(no_key=True).get(pk=action_id)
+        if fresh.state in ENDED_ACTION_STATES or fresh.state in (ActionState.RUNNING, ActionState.VERIFYING):
+            raise InvalidTransition(
+                f"{fresh.kind} is {fresh.state}; only what has not begun can be cancelled"
+            )
+        _signal(
+            held,
+            now,
+            by,
+            SignalKind.PERSON_CANCEL,
+            f"cancel/{fresh.uid}",
+            {"by": by.get_username(), "action_uid": str(fresh.uid), "reason": reason},
+        )
+        _audit(by, fresh.tenant_id, "cancel", "action", f"{fresh.incident} {fresh}", now, reason)
+
+    decide_with(subject_id=action.incident.subject_id, record=record)
+    return _get_action(action_id)
+
+
+def do_action_now(*, action_id: int, by: User) -> Action:
+    """Let an action that waits for its time begin at once.
+
+    Raises:
+        InvalidTransition: It does not wait.
+        SubjectBusy: Somebody else decides its subject right now.
+    """
+    action = _get_action(action_id)
+
+    def record(held: Subject, now: datetime) -> None:
+        fresh = Action.objects.select_for_update(no_key=True).get(pk=action_id)
+        if fresh.state not in (ActionState.PLANNED, ActionState.READY):
+            raise InvalidTransition(f"{fresh.kind} is {fresh.state}; it does not wait for its time")
+        _signal(
+            held,
+            now,
+            by,
+            SignalKind.PERSON_DO_NOW,
+            f"now/{fresh.uid}/{fresh.try_n}",
+            {"by": by.get_username(), "action_uid": str(fresh.uid)},
+        )
+        _audit(by, fresh.tenant_id, "do_now", "action", f"{fresh.incident} {fresh}", now)
+
+    decide_with(subject_id=action.incident.subject_id, record=record)
+    return _get_action(action_id)
+
+
+def stop_job(*, job_id: int, by: User, reason: str, at_safe_point: bool = False) -> Job:
+    """Ask for Stopped. The job is suspended, not deleted.
+
+    Raises:
+        InvalidTransition: The job has ended.
+        SubjectBusy: Somebody else decides it right now.
+    """
+    job = _get_job(job_id)
+    subject = subject_for_job(job)
+
+    def record(held: Subject, now: datetime) -> None:
+        fresh = _get_job(job_id)
+        if fresh.phase in TERMINAL_PHASES:
+            raise InvalidTransition(f"{fresh} is {fresh.phase} already")
+        _signal(
+            held,
+            now,
+            by,
+            SignalKind.QUIT,
+            f"quit/{fresh.pk}/{fresh.run}",
+            {"by": by.get_username(), "reason": reason, "at_safe_point": at_safe_point},
+        )
+        _audit(by, fresh.tenant_id, "stop", "job", str(fresh), now, reason)
+
+    decide_with(subject_id=subject.pk, record=record)
+    return _get_job(job_id)
+
+
+def _signal(
+    held: Subject, now: datetime, by: User, kind: SignalKind, key: str, body: dict[str, object]
+) -> None:
+    record_signals(
+        signals=[
+            NewSignal(
+                tenant_id=held.tenant_id,
+                cluster_id=held.cluster_id,
+                source=Source.PERSON,
+                source_key=f"{key}/{by.pk}",
+                kind=kind,
+                body=body,
+                seen_at=now,
+                subject_ids=(held.pk,),
+            )
+        ],
+        now=now,
+    )
+
+
+def _audit(
+    by: User, tenant_id: int, verb: str, target_kind: str, target: str, now: datetime, reason: str = ""
+) -> None:
+    audit(
+        at=now,
+        tenant_id=tenant_id,
+        actor_kind="person",
+        actor=by.get_username(),
+        verb=verb,
+        target_kind=target_kind,
+        target=target,
+        reason=reason,
+    )
+
+
+def _get(incident_id: int) -> Incident:
+    incident = Incident.objects.filter(pk=incident_id).first()
+    if incident is None:
+        raise NotFound(f"there is no incident INC-{incident_id}")
+    return incident
+
+
+def _locked(incident_id: int) -> Incident:
+    incident = _get(incident_id)
+    Subject.objects.select_for_update(no_key=True).get(
+        pk=incident.subject_id
+    )  # decisions number the timeline too
+    return Incident.objects.select_related("acknowledged_by").get(pk=incident_id)
+
+
+def _get_action(action_id: int) -> Action:
+    action = Action.objects.select_related("incident").filter(pk=action_id).first()
+    if action is None:
+        raise NotFound(f"there is no action {action_id}")
+    return action
+
+
+def _get_job(job_id: int) -> Job:
+    job = Job.objects.filter(pk=job_id).first()
+    if job is None:
+        raise NotFound(f"there is no job {job_id}")
+    return job

@@ -1,0 +1,302 @@
+"""Rows -> SubjectState: all that a decision may look at, read under the subject's lock."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+
+from django.db.models import Q
+
+from apps.incidents.models import Action, Incident, Signal, Subject
+from apps.incidents.policy import effective_mode
+from apps.jobs.models import Attempt, Checkpoint, Incarnation, Job, Order, Worker
+from apps.nodes.models import WatchState
+from recovery import decide as core
+from recovery.lifecycle import (
+    OPEN_ACTION_STATES,
+    OPEN_INCIDENT_STATES,
+    ActionKind,
+    ActionState,
+    IncidentState,
+    Resolution,
+    Severity,
+    WaitingFor,
+)
+from recovery.phases import JobState, MessagePhase, MessageType, Phase, WorkerState
+from recovery.signals import SignalKind, Source, SubjectKind, WorkerKey
+from recovery.signals import Signal as CoreSignal
+
+PAST_ATTEMPTS = 20
+NEWEST_CHECKPOINTS = 3
+
+
+def load_inbox(signals: Iterable[Signal]) -> tuple[CoreSignal, ...]:
+    """The undecided signals of a subject, in row order."""
+    return tuple(
+        CoreSignal(
+            id=row.pk,
+            source=Source(row.source),
+            kind=SignalKind(row.kind),
+            seen_at=row.seen_at,
+            received_at=row.received_at,
+            data=row.body,
+            worker=WorkerKey(row.role, row.index) if row.index is not None else None,
+            incarnation=row.incarnation_id,
+            sequence=row.sequence,
+            phase=row.phase or None,
+            offset_uncertainty_seconds=row.uncertainty_seconds,
+        )
+        for row in signals
+    )
+
+
+def load_state(held: Subject, inbox: tuple[CoreSignal, ...], *, now: datetime) -> core.SubjectState:
+    """Read the state of a locked subject.
+
+    The open actions of its incident are locked too, so that no claim happens while a decision looks at
+    them. ``inbox`` says which ended incarnations are needed.
+    """
+    job = held.job
+    incident = present_incident(held)
+    subject = core.Subject(
+        kind=SubjectKind(held.kind),
+        key=held.key,
+        tenant=held.tenant.slug,
+        cluster=held.cluster.slug if held.cluster else "",
+        name=f"{job.namespace}/{job.name}" if job else held.key,
+        mode=effective_mode(
+            cluster_mode=held.cluster.mode if held.cluster else core.Mode.OBSERVE,
+            job_mode=job.mode if job else "",
+        ),
+    )
+    if job is None:
+        return core.SubjectState(
+            subject=subject,
+            decision_n=held.decision_n + 1,
+            incident=_incident(incident),
+            actions=_actions(incident),
+            next_look_at=held.next_look_at,
+        )
+    workers = list(job.workers.all())
+    incarnations = _incarnations(workers, inbox)
+    return core.SubjectState(
+        subject=subject,
+        decision_n=held.decision_n + 1,
+        job=job_state(job, workers),
+        attempt=_attempt(job, incarnations),
+        incarnations=incarnations,
+        order=_order(job, workers),
+        checkpoints=tuple(
+            core.CheckpointView(
+                step=row.step,
+                path=row.path,
+                state=row.state,
+                at=row.committed_at or row.written_at or now,
+                bytes=row.bytes,
+            )
+            for row in Checkpoint.objects.filter(job=job).order_by("-step", "-id")[:NEWEST_CHECKPOINTS]
+        ),
+        incident=_incident(incident),
+        actions=_actions(incident),
+        past_attempts=_past_attempts(job),
+        world=_world(held, now),
+        world_running_at=job.world_running_at,
+        suspended=job.is_suspended,
+        next_look_at=held.next_look_at,
+    )
+
+
+def present_incident(held: Subject) -> Incident | None:
+    """The open incident of a subject, else the newest one that is resolved and not closed yet."""
+    open_words = [str(state) for state in OPEN_INCIDENT_STATES]
+    return (
+        Incident.objects.filter(subject=held)
+        .filter(Q(state__in=open_words) | Q(state=IncidentState.RESOLVED))
+        .order_by(Q(state=IncidentState.RESOLVED), "-id")
+        .first()
+    )
+
+
+def job_state(job: Job, workers: list[Worker]) -> JobState:
+    """The phase machine's state from its columns."""
+    return JobState(
+        phase=Phase(job.phase),
+        workers=tuple(
+            sorted((_worker(row) for row in workers), key=lambda worker: worker.key),
+        ),
+        max_retry=job.max_retry,
+        recover_count=job.recover_count,
+        sequence=job.sequence,
+        run=job.run,
+        attempt=job.attempt,
+        attempt_sequence=job.attempt_sequence,
+        protected=job.is_protected,
+        reason=job.phase_reason,
+    )
+
+
+def _worker(row: Worker) -> WorkerState:
+    return WorkerState(
+        key=WorkerKey(row.role, row.index),
+        inner_phase=Phase(row.inner_phase),
+        enrolled=row.is_enrolled,
+        finished=row.is_finished,
+        retries=row.retries,
+        restarted=row.is_restarted,
+        must_exit=row.must_exit,
+        retired=row.is_retired,
+        departed=row.has_departed,
+        last_sequence=row.last_sequence,
+        handled=frozenset((MessageType(type_), MessagePhase(phase)) for type_, phase in row.handled),
+        last_failure_reason=row.last_failure_reason,
+    )
+
+
+def _incarnations(workers: list[Worker], inbox: tuple[CoreSignal, ...]) -> tuple[core.IncarnationView, ...]:
+    """Present incarnations, and the ended ones that the inbox speaks of; by row id."""
+    current = {row.incarnation_id for row in workers if row.incarnation_id}
+    spoken_of = {signal.incarnation for signal in inbox if signal.incarnation}
+    keys = {row.pk: WorkerKey(row.role, row.index) for row in workers}
+    rows = Incarnation.objects.filter(pk__in=current | spoken_of, worker__in=workers).order_by("id")
+    return tuple(
+        core.IncarnationView(
+            id=row.pk,
+            worker=keys[row.worker_id],
+            pod_uid=row.pod_uid,
+            restart_count=row.restart_count,
+            node=row.node_name,
+            enrolled_at=row.enrolled_at,
+            ended_at=row.ended_at,
+            ended_by_desk=row.is_end_ordered,
+            is_current=row.pk in current,
+            attempts=tuple(range(row.first_attempt, (row.last_attempt or row.first_attempt) + 1))
+            if row.first_attempt
+            else (),
+            is_running=row.ended_at is None,
+            last_seen_at=row.last_seen_at,
+            step=row.step,
+            step_at=row.step_at,
+            step_seconds=row.step_seconds,
+        )
+        for row in rows
+    )
+
+
+def _attempt(job: Job, incarnations: tuple[core.IncarnationView, ...]) -> core.AttemptView | None:
+    rows = list(Attempt.objects.filter(job=job, n__in=[job.attempt, job.attempt - 1]).order_by("-n"))
+    if not rows or rows[0].n != job.attempt:
+        return None
+    row = rows[0]
+    present = [view for view in incarnations if view.is_current and row.n in view.attempts]
+    fresh = [
+        view for view in present if view.step is not None and view.step_at and view.step_at >= row.started_at
+    ]
+    complete = bool(fresh) and len(fresh) == len(present)
+    return core.AttemptView(
+        n=row.n,
+        sequence=row.sequence,
+        started_at=row.started_at,
+        ended_at=row.ended_at,
+        first_step_at=row.first_step_at,
+        resumed_from_step=row.resumed_from_step,
+        step=min(view.step for view in fresh if view.step is not None) if complete else None,
+        step_at=min(view.step_at for view in fresh if view.step_at is not None) if complete else None,
+        step_seconds=max(
+            (view.step_seconds for view in fresh if view.step_seconds is not None), default=None
+        ),
+        end_step=rows[1].last_step if len(rows) > 1 else None,
+    )
+
+
+def _order(job: Job, workers: list[Worker]) -> core.OrderView | None:
+    row = Order.objects.filter(job=job).order_by("-sequence").first()
+    if row is None:
+        return None
+    return core.OrderView(
+        sequence=row.sequence,
+        phase=MessagePhase(row.phase),
+        written_at=row.written_at,
+        acknowledged=tuple(
+            WorkerKey(worker.role, worker.index)
+            for worker in workers
+            if worker.last_sequence == row.sequence and [MessageType.ACK, row.phase] in worker.handled
+        ),
+    )
+
+
+def _incident(row: Incident | None) -> core.IncidentView | None:
+    if row is None:
+        return None
+    return core.IncidentView(
+        uid=str(row.uid),
+        state=IncidentState(row.state),
+        opened_at=row.opened_at,
+        severity=Severity(row.severity),
+        rung=row.rung,
+        tries=row.tries,
+        causes=tuple(row.causes.values_list("category", flat=True)),
+        attempt=row.attempt,
+        waiting_for=WaitingFor(row.waiting_for) if row.waiting_for else None,
+        resolved_at=row.resolved_at,
+        resolution=Resolution(row.resolution) if row.resolution else None,
+        state_since=row.state_since_at,
+        watching_from_step=row.watching_from_step,
+        seen_failed_at=row.failed_at,
+        verdict=row.verdict,
+    )
+
+
+def _actions(incident: Incident | None) -> tuple[core.ActionView, ...]:
+    if incident is None:
+        return ()
+    rows = (
+        Action.objects.select_for_update(no_key=True)
+        .filter(incident=incident, state__in=[str(state) for state in OPEN_ACTION_STATES])
+        .order_by("id")
+    )
+    return tuple(
+        core.ActionView(
+            uid=str(row.uid),
+            kind=ActionKind(row.kind),
+            target=row.target,
+            generation=row.generation,
+            state=ActionState(row.state),
+            not_before=row.not_before_at,
+            deadline=row.deadline_at,
+            try_n=row.try_n,
+            sequence=row.content.get("sequence"),
+            data=row.content,
+        )
+        for row in rows
+    )
+
+
+def _past_attempts(job: Job) -> tuple[core.PastAttempt, ...]:
+    counts = {count.attempt: count for count in job.failure_counts.select_related("worker__incarnation")}
+    rows = Attempt.objects.filter(job=job, ended_at__isnull=False).order_by("-n")[:PAST_ATTEMPTS]
+    past = []
+    for row in reversed(rows):
+        count = counts.get(row.n)
+        past.append(
+            core.PastAttempt(
+                n=row.n,
+                started_at=row.started_at,
+                ended_at=row.ended_at or row.started_at,
+                end_cause=row.end_cause,
+                counted=row.is_counted,
+                worker=WorkerKey(count.worker.role, count.worker.index) if count else None,
+                node=count.node_name if count else "",
+                last_step=row.last_step,
+                resumed_from_step=row.resumed_from_step,
+            )
+        )
+    return tuple(past)
+
+
+def _world(held: Subject, now: datetime) -> core.WorldView:
+    lag = (
+        WatchState.objects.filter(cluster_id=held.cluster_id, resource="pods")
+        .values_list("lag_seconds", flat=True)
+        .first()
+    )
+    return core.WorldView(taken_at=now, watch_lag_seconds=lag)

@@ -1,0 +1,122 @@
+"""The tick: find what is due. Two at once do no harm, for every step is claimed or keyed (DESIGN rule 1)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from django.conf import settings
+from django.db import transaction
+
+from apps.access.clock import database_now
+from apps.incidents.models import Action, InboxEntry, Signal, Subject
+from apps.incidents.services import feed
+from apps.incidents.services.acting import check_effect, recover_lapsed
+from apps.incidents.services.signals import NewSignal, record_signals, subject_for_job
+from apps.jobs.models import Incarnation
+from recovery.lifecycle import ActionState
+from recovery.phases import TERMINAL_PHASES
+from recovery.signals import SignalKind, Source, WorkerKey
+
+MAX_DUE = 500  # of each kind in one tick; the next comes in a second
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """Ids of what one tick found: subjects to decide, actions to run."""
+
+    subjects: tuple[int, ...]
+    actions: tuple[int, ...]
+
+
+def find_due() -> Due:
+    """Find undecided inboxes, subjects whose time to look has come, due and lapsed actions, silent agents."""
+    now = database_now()
+    lapsed = recover_lapsed(now=now)
+    for action_id in Action.objects.filter(state=ActionState.VERIFYING).values_list("pk", flat=True)[
+        :MAX_DUE
+    ]:
+        check_effect(action_id=action_id)
+    silent = _record_silence(now)
+    undecided = InboxEntry.objects.filter(decision_n__isnull=True).values_list("subject_id", flat=True)
+    looking = (
+        Subject.objects.filter(next_look_at__lte=now).order_by("next_look_at").values_list("pk", flat=True)
+    )
+    ready = (
+        Action.objects.filter(state=ActionState.READY, is_cancel_asked=False)
+        .exclude(not_before_at__gt=now)
+        .values_list("pk", flat=True)
+    )
+    subjects = {*undecided.distinct()[:MAX_DUE], *looking[:MAX_DUE], *silent}
+    return Due(subjects=tuple(sorted(subjects)), actions=tuple(sorted({*ready[:MAX_DUE], *lapsed})))
+
+
+def _record_silence(now: datetime) -> list[int]:
+    """Edges of agents' heartbeats become signals: evidence, never an end. Returns subjects to decide."""
+    bound = now - timedelta(seconds=settings.TIMINGS["AGENT_LOST_SECONDS"])
+    alive = Incarnation.objects.filter(ended_at__isnull=True, last_seen_at__isnull=False).exclude(nonce="")
+    gone_silent = alive.filter(is_silent=False, last_seen_at__lt=bound)
+    back = alive.filter(is_silent=True, last_seen_at__gte=bound)
+    subjects = []
+    for rows, kind in ((gone_silent, SignalKind.AGENT_SILENT), (back, SignalKind.AGENT_BACK)):
+        for life in rows.select_related("worker__job__tenant")[:MAX_DUE]:
+            job = life.worker.job
+            with transaction.atomic():
+                is_silent = kind is SignalKind.AGENT_SILENT
+                changed = Incarnation.objects.filter(pk=life.pk, is_silent=not is_silent).update(
+                    is_silent=is_silent
+                )
+                if not changed or job.phase in TERMINAL_PHASES:
+                    continue
+                subject = subject_for_job(job)
+                since = life.last_seen_at or now
+                record_signals(
+                    signals=[
+                        NewSignal(
+                            tenant_id=job.tenant_id,
+                            cluster_id=job.cluster_id,
+                            source=Source.DESK,
+                            source_key=f"{kind}/{life.pk}/{since.timestamp():.3f}",
+                            kind=kind,
+                            body={
+                                "last_seen_at": since.isoformat(),
+                                "pod": life.pod_name,
+                                "node": life.node_name,
+                            },
+                            seen_at=now,
+                            subject_ids=(subject.pk,),
+                            worker=WorkerKey(life.worker.role, life.worker.index),
+                            incarnation_id=life.pk,
+                        )
+                    ],
+                    now=now,
+                )
+                feed.publish(tenant_id=job.tenant_id, topic="job", key=job.pk, now=now)
+                subjects.append(subject.pk)
+    return subjects
+
+
+def place_waiting_signals(*, place: Callable[[Signal], tuple[int, ...]]) -> list[int]:
+    """Try again to place signals about something that was unknown; give up after UNPLACED_KEEP_SECONDS.
+
+    Args:
+        place: Subject ids that a signal is about by now; empty while it is still unknown.
+    Returns:
+        Subjects that got one.
+    """
+    now = database_now()
+    oldest = now - timedelta(seconds=settings.TIMINGS["UNPLACED_KEEP_SECONDS"])
+    woken: set[int] = set()
+    for signal in Signal.objects.filter(is_unplaced=True, received_at__gte=oldest).order_by("id")[:MAX_DUE]:
+        subject_ids = place(signal)
+        if not subject_ids:
+            continue
+        with transaction.atomic():
+            if Signal.objects.filter(pk=signal.pk, is_unplaced=True).update(is_unplaced=False):
+                InboxEntry.objects.bulk_create(
+                    [InboxEntry(signal=signal, subject_id=subject_id) for subject_id in subject_ids],
+                    ignore_conflicts=True,
+                )
+                woken.update(subject_ids)
+    return sorted(woken)

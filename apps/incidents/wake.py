@@ -1,0 +1,29 @@
+"""Wake a worker for subjects or actions. Only ever a hint: what is due stands in rows (DESIGN rule 1)."""
+
+import logging
+from collections.abc import Iterable
+
+from celery import current_app
+from kombu.exceptions import OperationalError
+from redis.exceptions import RedisError
+
+_log = logging.getLogger(__name__)
+
+
+def wake_subjects(subject_ids: Iterable[int]) -> None:
+    """Ask a worker to decide these subjects. Never raises when Redis is away: the tick finds the rows."""
+    _send("apps.incidents.tasks.decide_subject", subject_ids)
+
+
+def wake_actions(action_ids: Iterable[int]) -> None:
+    """Ask a worker to run these actions. Never raises when Redis is away."""
+    _send("apps.incidents.tasks.run_action", action_ids)
+
+
+def _send(task: str, ids: Iterable[int]) -> None:
+    for row_id in sorted(set(ids)):
+        try:
+            current_app.send_task(task, args=[row_id], ignore_result=True, retry=False)
+        except (OperationalError, RedisError, OSError) as error:
+            _log.warning("wake.lost task=%s id=%s error=%s; the tick will find it", task, row_id, error)
+            return
