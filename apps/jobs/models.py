@@ -43,6 +43,8 @@ class Job(models.Model):
     max_retry = models.PositiveIntegerField(default=10)
     is_protected = models.BooleanField(default=False)  # the machine's: agents obey, now
     is_opted_in = models.BooleanField(default=False)  # annotation of the job or its namespace
+    is_protection_due = models.BooleanField(default=False)  # protected again from the next start on
+    is_quit_due = models.BooleanField(default=False)  # a stop waits for the safe point
     protection_reason = models.TextField(blank=True)  # why it is not, in words
     directive = models.CharField(
         max_length=20, blank=True

@@ -29,7 +29,7 @@ from apps.incidents.wake import wake_subjects
 from apps.jobs.models import Pod
 from recovery.errors import ClusterError, ClusterRefused, ClusterUnavailable, PreconditionFailed
 from recovery.lifecycle import OPEN_INCIDENT_STATES, ActionKind, ActionState, TryOutcome
-from recovery.ports import Cluster
+from recovery.ports import Cluster, SuspendOutcome
 from recovery.signals import SignalKind, Source
 
 LOG_TAIL_LINES = 200
@@ -135,14 +135,14 @@ def _send_stop(action: Action, cluster: Callable[[], Cluster]) -> Sent:
         return Sent(TryOutcome.PERMANENT, "the incident has no job to stop")
     adapter = cluster()
     _store_log_tails(action, adapter)
-    status = adapter.job_status(job.namespace, job.name)
-    if status.uid != job.owner_uid:
-        return Sent(TryOutcome.PERMANENT, f"{job} is another object by now (uid {status.uid})")
-    if status.suspended:
+    status = adapter.job_status(namespace=job.namespace, name=job.name)
+    if status is None or status.uid != job.owner_uid:
+        return Sent(TryOutcome.SENT, f"{job} is gone, nothing is left to suspend", found=True)
+    if status.is_suspended:
         return Sent(TryOutcome.SENT, f"{job} was suspended already", found=True)
     if not still_ours(action):
         return Sent(TryOutcome.RETRYABLE, "the lease ran out before the send")
-    adapter.suspend_job(
+    outcome = adapter.suspend_job(
         namespace=job.namespace,
         name=job.name,
         uid=job.owner_uid,
@@ -150,16 +150,23 @@ def _send_stop(action: Action, cluster: Callable[[], Cluster]) -> Sent:
         annotations={
             "incidentdesk.io/stopped-by": f"incidentdesk, {action.incident}",
             "incidentdesk.io/stop-reason": action.why[:500],
+            "incidentdesk.io/fence": f"{action.uid}/{action.try_n}",
         },
     )
-    return Sent(TryOutcome.SENT, f"{job} suspended")
+    if outcome is SuspendOutcome.DONE:
+        return Sent(TryOutcome.SENT, f"{job} suspended")
+    return Sent(TryOutcome.SENT, f"{job}: {outcome}", found=True)
 
 
 def _store_log_tails(action: Action, adapter: Cluster) -> None:
     """Last lines of every worker that still has a pod; a pod whose log is gone is said, not fatal."""
     for pod in Pod.objects.filter(job=action.incident.job, gone_at__isnull=True).order_by("role", "index"):
         try:
-            lines = list(adapter.log_tail(pod.namespace, pod.name, _container(pod), LOG_TAIL_LINES))
+            lines = list(
+                adapter.log_tail(
+                    namespace=pod.namespace, pod=pod.name, container=_container(pod), lines=LOG_TAIL_LINES
+                )
+            )
         except ClusterUnavailable:
             raise
         except ClusterError as error:
@@ -279,7 +286,7 @@ def _effect_of(action: Action) -> str | None:
     """What the witness of this kind saw, in words, or None while it has not."""
     if action.kind == ActionKind.STOP_JOB:
         job = action.incident.job
-        if job is None or not job.is_suspended:
+        if job is None or not (job.is_suspended or job.gone_at):
             return None
         if Pod.objects.filter(job=job, gone_at__isnull=True, phase__in=["Running", "Unknown"]).exists():
             return None

@@ -340,12 +340,14 @@ def _store_phase_columns(
     job.recover_count = after.recover_count
     job.max_retry = after.max_retry
     job.is_protected = after.protected
+    job.is_protection_due = after.protection_due
+    job.is_quit_due = after.quit_due
     job.directive = decision.directive
     job.directive_until_at = now + timedelta(seconds=DIRECTIVE_SECONDS) if decision.directive else None
     job.save(
         update_fields=[
             "phase", "phase_reason", "phase_since_at", "run", "attempt", "attempt_sequence", "sequence",
-            "recover_count", "max_retry", "is_protected", "directive", "directive_until_at", "ended_at",
+            "recover_count", "max_retry", "is_protected", "is_protection_due", "is_quit_due", "directive", "directive_until_at", "ended_at",
             "waiting_since_at", "waiting_seconds", "preempted_count",
         ]
     )  # fmt: skip

@@ -132,6 +132,8 @@ def job_state(job: Job, workers: list[Worker]) -> JobState:
         attempt_sequence=job.attempt_sequence,
         protected=job.is_protected,
         reason=job.phase_reason,
+        protection_due=job.is_protection_due,
+        quit_due=job.is_quit_due,
     )
 
 
