@@ -5,6 +5,7 @@ Everything happens in one thread of its own; the public methods may be called fr
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -25,6 +26,8 @@ IDLE_POLL_SECONDS = 0.1
 FIRST_BACKOFF_SECONDS = 0.25
 LONGEST_BACKOFF_SECONDS = 30.0
 HEALTHY_SECONDS = 20.0  # a process that ran this long starts again with the first back-off
+SETTLED_SECONDS = 0.3  # longer than a program needs to find that it cannot run
+FULL_BYTES = 2**20
 LAST_LINES = 12
 
 
@@ -32,8 +35,8 @@ LAST_LINES = 12
 class Service:
     """One process, or with `once` one step that has to end well.
 
-    `ready` says whether it does its work yet (polled; None: as soon as it runs). `after` names what has
-    to be ready first. `prepare` runs before every start. `command` is asked at every start too.
+    `ready` says whether it does its work yet (polled; None: when it has run for SETTLED_SECONDS). `after`
+    names what has to be ready first. `prepare` runs before every start. `command` is asked at every start too.
     """
 
     name: str
@@ -123,10 +126,13 @@ class Supervisor:
         """Kill instead of asking, from now on."""
         self._hurry = True
 
-    def wait(self) -> None:
-        """Wait until somebody calls `stop`."""
+    def wait(self, timeout_seconds: float) -> bool:
+        """Wait for the end, at most so long; whether `stop` was called. FrontDoorError when it ended by itself."""
         with self._changed:
-            self._changed.wait_for(lambda: self._stopping)
+            self._changed.wait_for(lambda: self._stopping or self._failure, timeout_seconds)
+        if self._failure:
+            raise self._failure
+        return self._stopping
 
     def pid(self, name: str) -> int:
         """Process id of a running service; FrontDoorError when it does not run."""
@@ -238,7 +244,7 @@ class Supervisor:
                 self._bury(run, now)
             else:
                 self._fail(run, f"{run.service.name} did not start ({ending(status)})")
-        elif run.service.ready is None or run.service.ready():
+        elif run.service.ready() if run.service.ready else now - run.started_at > SETTLED_SECONDS:
             self._mark_up(run, State.READY, now)
         if run.state is State.STARTING and now - run.started_at > run.service.start_seconds:
             if run.was_ready and not run.service.once:
@@ -302,7 +308,9 @@ class Supervisor:
             return []
 
     def _says_disk_full(self, run: _Run) -> bool:
-        return any("No space left on device" in line for line in self._last_lines(run))
+        if any("No space left on device" in line for line in self._last_lines(run)):
+            return True
+        return shutil.disk_usage(self.logs).free < FULL_BYTES  # then the log could not take the reason either
 
     def _all_up(self) -> bool:
         return all(run.state in (State.READY, State.DONE) for run in self._runs.values())

@@ -1,0 +1,102 @@
+"""Make database, tables, static files and, for the demo, what `demo_setup` seeds: one process, so that
+Django is imported once, while PostgreSQL still starts.
+
+    python -m incidentdesk.frontdoor.setup [--endpoint FILE --greeting FILE]
+
+With `--endpoint` it waits for the simulated cluster and seeds; what `demo_setup` prints goes to `--greeting`.
+"""
+
+import argparse
+import hashlib
+import io
+import sys
+import time
+from pathlib import Path
+
+import django
+import psycopg
+from django.conf import settings
+from django.core.management import call_command
+from psycopg import sql
+
+WAIT_SECONDS = 60.0
+POLL_SECONDS = 0.05
+DUPLICATE_DATABASE = "42P04"  # PostgreSQL, appendix A
+
+
+def create_database() -> None:
+    """Wait for the server, then create the database of the settings unless it exists."""
+    given = settings.DATABASES["default"]
+    options = {key: value for key, value in given["OPTIONS"].items() if key == "host"}
+    keys = {"HOST": "host", "PORT": "port", "USER": "user", "PASSWORD": "password"}
+    options |= {name: given[key] for key, name in keys.items() if given.get(key)}
+    deadline = time.monotonic() + WAIT_SECONDS
+    while True:
+        try:
+            with psycopg.connect(dbname=given["NAME"], connect_timeout=5, **options):
+                return
+        except psycopg.OperationalError as error:
+            if "does not exist" in str(error):
+                break
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(POLL_SECONDS)
+    with psycopg.connect(dbname="postgres", autocommit=True, **options) as connection:
+        try:
+            connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(given["NAME"])))
+        except psycopg.Error as error:
+            if error.sqlstate != DUPLICATE_DATABASE:  # another start was faster
+                raise
+
+
+def collect_static() -> None:
+    """Hash and compress the static files, unless nothing changed since they were last collected."""
+    digest = hashlib.sha256()
+    for source in (*map(Path, settings.STATICFILES_DIRS), Path(django.__file__).with_name("__init__.py")):
+        for path in sorted(source.rglob("*")) if source.is_dir() else [source]:
+            if path.is_file():
+                digest.update(f"{path}\0{path.stat().st_size}\0{path.stat().st_mtime_ns}\n".encode())
+    stamp = Path(settings.STATIC_ROOT).with_name("static.stamp")
+    if stamp.is_file() and stamp.read_text() == digest.hexdigest() and Path(settings.STATIC_ROOT).is_dir():
+        return
+    call_command("collectstatic", interactive=False, clear=Path(settings.STATIC_ROOT).is_dir(), verbosity=0)
+    stamp.write_text(digest.hexdigest())
+
+
+def timed(what: str, begun: float) -> float:
+    now = time.monotonic()
+    print(f"{what} {now - begun:.2f} s", flush=True)
+    return now
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--endpoint", type=Path)
+    parser.add_argument("--greeting", type=Path)
+    options = parser.parse_args()
+    begun = time.monotonic()
+    django.setup()
+    begun = timed("django", begun)
+    create_database()
+    begun = timed("database", begun)
+    call_command("migrate", interactive=False, verbosity=0)
+    begun = timed("tables", begun)
+    collect_static()
+    begun = timed("static files", begun)
+    if options.endpoint:
+        deadline = time.monotonic() + WAIT_SECONDS
+        while not options.endpoint.exists():
+            if time.monotonic() > deadline:
+                print(f"the simulated cluster did not write {options.endpoint}", file=sys.stderr)
+                return 1
+            time.sleep(POLL_SECONDS)
+        begun = timed("waited for the cluster", begun)
+        greeting = io.StringIO()
+        call_command("demo_setup", stdout=greeting)
+        options.greeting.write_text(greeting.getvalue())
+        timed("demo", begun)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,369 @@
+"""The whole desk as processes on one machine: for `./desk demo`, `./desk up`, drills and browser tests.
+
+    stack = Stack(directory, profile="drill")
+    stack.start()
+    stack.kill("worker")
+    stack.stop()
+"""
+
+import argparse
+import os
+import shutil
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import IO, Self
+
+from incidentdesk.frontdoor.errors import FrontDoorError
+from incidentdesk.frontdoor.places import CHECKOUT, make_private, take_lock
+from incidentdesk.frontdoor.probes import InBackground, LogSays, answers_http, free_port, refuse_used_port
+from incidentdesk.frontdoor.servers import EmbeddedServers
+from incidentdesk.frontdoor.supervisor import Service, Supervisor
+
+STATE = CHECKOUT / ".desk"
+DEFAULT_PORT = 8080
+NEEDED_BYTES = 300 * 2**20  # a fresh database with its log takes 80 MB
+PYTHON = sys.executable
+
+
+@dataclass(frozen=True)
+class Profile:
+    """What differs between the uses of a stack."""
+
+    timings: str
+    has_cluster: bool
+    """Whether a simulated cluster is part of it."""
+    durable: bool
+    cluster_timings: str = "short"
+
+
+PROFILES = {
+    "demo": Profile(timings="demo", has_cluster=True, durable=True),
+    "drill": Profile(timings="short", has_cluster=True, durable=False),
+    "drill-long": Profile(timings="production", has_cluster=True, durable=True, cluster_timings="real"),
+    "up": Profile(timings="production", has_cluster=False, durable=True),
+}
+
+
+class Stack:
+    """Database, Valkey, simulated cluster, web, workers, beat and watch under one supervisor.
+
+    Args:
+        root: Directory of everything it writes: data, logs, the cluster's files.
+        profile: Name of a row of PROFILES.
+        port: Loopback port of the web process; 0 takes a free one.
+        env: Further variables for every process (fault points, single timings).
+        cluster_options: Further words for `python -m sim serve`.
+        say: Takes the progress lines.
+
+    FrontDoorError, in one sentence, when it cannot start.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        *,
+        profile: str,
+        port: int = 0,
+        env: Mapping[str, str] | None = None,
+        cluster_options: Sequence[str] = (),
+        use_environment: bool = False,
+        say: Callable[[str], None] = print,
+    ) -> None:
+        self.root = root.absolute()
+        self.profile = PROFILES[profile]
+        self.port = port or free_port()
+        self.logs = self.root / "logs"
+        self.cluster = self.root / "cluster"
+        self._cluster_options = list(cluster_options)
+        self._extra = dict(env or {})
+        self._lock: IO[str] | None = None
+        self.servers = EmbeddedServers(self.root, durable=self.profile.durable, use_environment=use_environment)
+        self.supervisor = Supervisor(self._services(), logs=self.logs, say=say)
+
+    # -- what callers ask ------------------------------------------------------------------------
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def urls(self) -> dict[str, str]:
+        """URLs of `web`, `database` and `redis`."""
+        return {"web": self.url, "database": self.servers.database_url, "redis": self.servers.redis_url}
+
+    @property
+    def env(self) -> dict[str, str]:
+        """The variables that every process of the stack gets beyond the caller's own."""
+        values = {
+            **self.servers.environment(),
+            "DJANGO_SETTINGS_MODULE": "incidentdesk.settings.dev",
+            "INCIDENTDESK_STATE": str(self.root),
+            "INCIDENTDESK_TIMINGS": self.profile.timings,
+            "INCIDENTDESK_PUBLIC_URL": self.url,
+            "PYTHONPATH": str(CHECKOUT),
+            "PYTHONUNBUFFERED": "1",
+        }
+        if self.profile.has_cluster:
+            values["INCIDENTDESK_KUBECONFIG"] = str(self.cluster / "kubeconfig")
+            values["INCIDENTDESK_SIM_ENDPOINT"] = str(self.cluster / "endpoint.json")
+        return values | self._extra
+
+    @property
+    def greeting(self) -> str:
+        """What `demo_setup` said: the logins."""
+        path = self.root / "greeting.txt"
+        return path.read_text() if path.exists() else ""
+
+    def start(self) -> None:
+        """Start everything and wait until it works; FrontDoorError, with all ended again, otherwise."""
+        make_private(self.root)
+        self._lock = take_lock(self.root / "desk.lock")
+        if self._lock is None:
+            raise FrontDoorError(f"A desk runs in {self.root} already; ./desk clean ends it.")
+        try:
+            if shutil.disk_usage(self.root).free < NEEDED_BYTES:
+                raise FrontDoorError(f"The disk that holds {self.root} has less than 300 MB left: make room first.")
+            self.supervisor.start()
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """End everything; nothing that it started is left. May be called twice."""
+        self.supervisor.stop()
+        self.servers.stop()
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+    def kill(self, name: str, number: signal.Signals = signal.SIGKILL) -> int:
+        """Signal one process as a fault would; the supervisor starts it again. Returns the id it had."""
+        return self.supervisor.kill(name, number)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.stop()
+
+    # -- the processes ---------------------------------------------------------------------------
+
+    def _services(self) -> list[Service]:
+        """List what runs. What imports for long comes first, so it does so while PostgreSQL is made ready."""
+        database = ("postgres",) if self.servers.postgres else ()
+        broker = ("valkey",) if self.servers.valkey else ()
+        services = [self._setup()]
+        if self.profile.has_cluster:
+            services += self._cluster_services()
+        if self.servers.valkey is not None:
+            valkey = self.servers.valkey
+            services.append(
+                Service("valkey", valkey.command, prepare=valkey.prepare, ready=valkey.is_ready, stop_seconds=5.0)
+            )
+        if self.servers.postgres is not None:
+            postgres = self.servers.postgres
+            services.append(
+                Service(
+                    "postgres",
+                    postgres.command,
+                    env=postgres.environment(),
+                    full_environment=True,
+                    prepare=postgres.prepare,
+                    ready=postgres.is_ready,
+                    run_as=lambda: postgres.run_as,
+                    stop_signal=signal.SIGINT,  # its fast shutdown
+                    stop_seconds=20.0,
+                )
+            )
+        services.append(
+            Service(
+                "web",
+                lambda: self._python(
+                    *("granian", "--interface", "asgi", "--host", "127.0.0.1", "--port", str(self.port)),
+                    *("--workers", "1", "--no-ws", "incidentdesk.asgi:application"),
+                ),
+                env=self.env,
+                after=("setup", *database, *broker),
+                ready=InBackground(lambda: answers_http(self.port)),
+            )
+        )
+        for name, queues, size in (("decide", "decide", 1), ("worker", "act,import,notify", 2)):
+            services.append(self._worker(name, queues, size, after=("setup", *database, *broker)))
+        services.append(
+            Service(
+                "beat",
+                lambda: self._python(
+                    *("celery", "-A", "incidentdesk", "beat", "--pidfile=", "-s", str(self.root / "beat-schedule")),
+                    *("-l", "INFO"),
+                ),
+                env=self.env,
+                after=("setup", *database, *broker),
+            )
+        )
+        services.append(
+            Service(
+                "watch",
+                lambda: [PYTHON, str(CHECKOUT / "manage.py"), "watch", *self._watched_cluster()],
+                env=self.env,
+                after=("setup", *database, *broker),
+            )
+        )
+        return services
+
+    def _setup(self) -> Service:
+        words = ["incidentdesk.frontdoor.setup"]
+        if self.profile.has_cluster:
+            words += ["--endpoint", str(self.cluster / "endpoint.json"), "--greeting", str(self.root / "greeting.txt")]
+        return Service("setup", lambda: self._python(*words), env=self.env, once=True, start_seconds=120.0)
+
+    def _cluster_services(self) -> list[Service]:
+        agent = self.root / "agent.pyz"
+
+        def forget_last() -> None:
+            self.cluster.mkdir(parents=True, exist_ok=True)
+            for name in ("endpoint.json", "kubeconfig"):
+                (self.cluster / name).unlink(missing_ok=True)
+
+        return [
+            Service("agent", lambda: self._python("agent.build", str(agent)), env=self.env, once=True),
+            Service(
+                "cluster",
+                lambda: self._python(
+                    *("sim", "serve", "--dir", str(self.cluster), "--port", "0", "--agent", str(agent)),
+                    *("--desk-url", self.url, "--timings", self.profile.cluster_timings),
+                    *self._cluster_options,
+                ),
+                env=self.env,
+                after=("agent",),
+                prepare=forget_last,
+                ready=(self.cluster / "endpoint.json").exists,
+            ),
+        ]
+
+    def _worker(self, name: str, queues: str, size: int, *, after: tuple[str, ...]) -> Service:
+        ready = LogSays(self.logs / f"{name}.log", b" ready.")
+        return Service(
+            name,
+            lambda: self._python(
+                *("celery", "-A", "incidentdesk", "worker", "-Q", queues, "-c", str(size), "-n", f"{name}@%h"),
+                *("--without-gossip", "--without-mingle", "--without-heartbeat", "-l", "INFO"),
+            ),
+            env=self.env,
+            after=after,
+            prepare=ready.remember_end,
+            ready=ready,
+        )
+
+    def _watched_cluster(self) -> list[str]:
+        return ["--cluster", "demo" if self.profile.has_cluster else os.environ.get("INCIDENTDESK_CLUSTER", "default")]
+
+    @staticmethod
+    def _python(*words: str) -> list[str]:
+        return [PYTHON, "-m", *words]
+
+
+# -- the two commands ------------------------------------------------------------------------------
+
+
+def run_demo(arguments: list[str]) -> int:
+    """`./desk demo`: the whole desk with a simulated cluster, until Ctrl-C."""
+    port = _port("demo", arguments)
+    stack = _open(STATE, profile="demo", port=port)
+    return _run(
+        stack,
+        lambda: (
+            f"{stack.greeting.rstrip()}\n"
+            "Break something: open a job's page and press “Break something”, or in another terminal:\n"
+            f"  .venv/bin/python -m sim fault kill-process --dir {_shown(stack.cluster)}\n"
+            "Ctrl-C ends everything; the data stay for the next start."
+        ),
+    )
+
+
+def run_up(arguments: list[str]) -> int:
+    """`./desk up`: the desk for a cluster of yours, with production's waiting times, until Ctrl-C."""
+    port = _port("up", arguments)
+    kubeconfig = os.environ.get("INCIDENTDESK_KUBECONFIG", "")
+    if not kubeconfig or not Path(kubeconfig).is_file():
+        raise FrontDoorError("./desk up needs INCIDENTDESK_KUBECONFIG, the path of your cluster's kubeconfig.")
+    stack = _open(STATE / "up", profile="up", port=port)
+    return _run(stack, lambda: "Ctrl-C ends everything; the data stay for the next start.")
+
+
+def _port(command: str, arguments: list[str]) -> tuple[int, bool]:
+    """Read --port, else INCIDENTDESK_PORT, else the default; and whether it was asked for."""
+    parser = argparse.ArgumentParser(prog=f"./desk {command}")
+    parser.add_argument("--port", type=int, metavar="N", help=f"loopback port of the pages (default {DEFAULT_PORT})")
+    port = parser.parse_args(arguments).port
+    if port is None and (text := os.environ.get("INCIDENTDESK_PORT")):
+        if not text.isdigit():
+            raise FrontDoorError(f"INCIDENTDESK_PORT is {text}, which is no port.")
+        port = int(text)
+    return (DEFAULT_PORT, False) if port is None else (port, True)
+
+
+def _open(root: Path, *, profile: str, port: tuple[int, bool]) -> Stack:
+    """Make a stack, unless one runs in that directory or the port is taken."""
+    note = root / "url.txt"
+    root.mkdir(parents=True, exist_ok=True)
+    lock = take_lock(root / "desk.lock")
+    if lock is None:
+        where = note.read_text().strip() if note.exists() else "another port"
+        raise FrontDoorError(f"It runs already, at {where}; end that one with Ctrl-C, or with ./desk clean.")
+    lock.close()
+    number, asked_for = port
+    if number:
+        refuse_used_port(number, asked_for=asked_for)
+    stack = Stack(root, profile=profile, port=number, use_environment=True)
+    note.write_text(stack.url + "\n")
+    return stack
+
+
+def _run(stack: Stack, goodbye: Callable[[], str]) -> int:
+    """Start, say where it is, wait for Ctrl-C or SIGTERM, end everything."""
+    asked = threading.Event()
+
+    def ask(number: int, frame: FrameType | None) -> None:
+        if asked.is_set():
+            stack.supervisor.hurry()
+        asked.set()
+
+    def start() -> None:
+        try:
+            stack.start()
+        except FrontDoorError as error:
+            failures.append(error)
+
+    failures: list[FrontDoorError] = []
+    begun = time.monotonic()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, ask)
+    starter = threading.Thread(target=start, daemon=True)
+    starter.start()
+    while starter.is_alive() and not asked.is_set():
+        starter.join(0.1)
+    try:
+        if not asked.is_set() and not failures:
+            print(f"IncidentDesk is at {stack.url} after {time.monotonic() - begun:.1f} s.\n{goodbye()}", flush=True)
+        while not asked.is_set() and not failures and not stack.supervisor.wait(0.2):
+            pass
+    finally:
+        if asked.is_set():
+            print("\nEnding everything ...", flush=True)
+        stack.stop()
+        starter.join()
+        stack.stop()  # a start that was under way may have begun after the first
+    if failures:
+        raise failures[0]
+    return 0
+
+
+def _shown(path: Path) -> str:
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
