@@ -18,6 +18,7 @@ Point = Literal[
     "decision_before_commit",
     "decision_after_commit",
     "action_claimed",
+    "action_sending",
     "action_sent",
     "action_seen",
     "order_written",

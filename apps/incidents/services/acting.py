@@ -142,6 +142,7 @@ def _send_stop(action: Action, cluster: Callable[[], Cluster]) -> Sent:
         return Sent(TryOutcome.SENT, f"{job} was suspended already", found=True)
     if not still_ours(action):
         return Sent(TryOutcome.RETRYABLE, "the lease ran out before the send")
+    crash_points.reach("action_sending")
     outcome = adapter.suspend_job(
         namespace=job.namespace,
         name=job.name,

@@ -20,6 +20,7 @@ from apps.incidents.services.state import load_inbox, load_state
 from apps.incidents.wake import wake_actions
 from recovery.decide import Policy, decide
 from recovery.errors import NotFound, SubjectBusy
+from recovery.lifecycle import ActionState
 from recovery.signals import SignalKind, Source
 
 MAX_PASSES = 10
@@ -110,6 +111,8 @@ def _decide_held(held: Subject, policy: Policy) -> None:
     state = load_state(held, inbox, now=now)
     decision = decide(state, inbox, now, policy)
     due = store_decision(held, state, inbox, decision, now=now, seconds=time.perf_counter() - started)
+    if any(change.state is ActionState.DONE for change in decision.action_changes):
+        crash_points.reach("action_seen")
     crash_points.reach("decision_before_commit")
     if decision.orders:
         transaction.on_commit(lambda: crash_points.reach("order_written"))

@@ -6,11 +6,13 @@ import json
 import logging
 import uuid
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 from django.conf import settings
 from django.db import transaction
 from django.db.models import Case, F, Value, When
+from recovery.serialize import to_plain
 
 from apps.incidents.models import (
     Action,
@@ -29,7 +31,6 @@ from apps.jobs.models import Attempt, FailureCount, Incarnation, Job, Order, Run
 from recovery import decide as core
 from recovery.lifecycle import ENDED_ACTION_STATES, ActionState, IncidentState
 from recovery.phases import TERMINAL_PHASES, JobState
-from recovery.serialize import to_plain
 from recovery.signals import EndCause, SignalKind, Use, WorkerKey
 from recovery.signals import Signal as CoreSignal
 
@@ -37,6 +38,27 @@ _timeline_log = logging.getLogger("incidentdesk.timeline")
 
 # Seconds that an agent is told to wait on while the desk is deciding; it asks again long before.
 DIRECTIVE_SECONDS = 60
+
+_PHASE_COLUMNS = [
+    "phase",
+    "phase_reason",
+    "phase_since_at",
+    "run",
+    "attempt",
+    "attempt_sequence",
+    "sequence",
+    "recover_count",
+    "max_retry",
+    "is_protected",
+    "is_protection_due",
+    "is_quit_due",
+    "directive",
+    "directive_until_at",
+    "ended_at",
+    "waiting_since_at",
+    "waiting_seconds",
+    "preempted_count",
+]
 
 
 def store_decision(
@@ -224,7 +246,7 @@ def _write_lines(lines: list[str]) -> None:
         for line in lines:
             _timeline_log.info(line)
         return
-    with open(settings.TIMELINE_LOG, "a", encoding="utf-8") as file:
+    with Path(settings.TIMELINE_LOG).open("a", encoding="utf-8") as file:
         file.write("".join(f"{line}\n" for line in lines))
 
 
@@ -344,13 +366,7 @@ def _store_phase_columns(
     job.is_quit_due = after.quit_due
     job.directive = decision.directive
     job.directive_until_at = now + timedelta(seconds=DIRECTIVE_SECONDS) if decision.directive else None
-    job.save(
-        update_fields=[
-            "phase", "phase_reason", "phase_since_at", "run", "attempt", "attempt_sequence", "sequence",
-            "recover_count", "max_retry", "is_protected", "is_protection_due", "is_quit_due", "directive", "directive_until_at", "ended_at",
-            "waiting_since_at", "waiting_seconds", "preempted_count",
-        ]
-    )  # fmt: skip
+    job.save(update_fields=_PHASE_COLUMNS)
     if decision.directive:
         feed.notify(feed.ORDERS_CHANNEL, str(job.pk))
 

@@ -23,8 +23,8 @@ from recovery.lifecycle import (
     WaitingFor,
 )
 from recovery.phases import JobState, MessagePhase, MessageType, Phase, WorkerState
-from recovery.signals import SignalKind, Source, SubjectKind, WorkerKey
 from recovery.signals import Signal as CoreSignal
+from recovery.signals import SignalKind, Source, SubjectKind, WorkerKey
 
 PAST_ATTEMPTS = 20
 NEWEST_CHECKPOINTS = 3

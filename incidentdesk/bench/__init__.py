@@ -1,0 +1,1 @@
+"""Benches: measured figures, printed with the load they were taken under; never asserted as absolute times."""

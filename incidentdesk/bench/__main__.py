@@ -1,0 +1,51 @@
+"""`./desk bench NAME`: measure and print."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import sys
+
+from incidentdesk.drills.field import DrillFailed, running_stack
+from incidentdesk.frontdoor.errors import FrontDoorError
+from incidentdesk.frontdoor.places import CHECKOUT
+
+DESCRIPTIONS = {"restart": "from SIGKILL of a rank to all ranks stepping again, beside a cold start"}
+MAX_LOAD = 1.0
+# A bench restarts one job many times: the backoff between restarts is not what it measures.
+BENCH_ENV = {"INCIDENTDESK_BACKOFF_FREE_RESTARTS": "1000", "INCIDENTDESK_NO_PROGRESS_RESTARTS": "1000"}
+
+
+def main(words: list[str]) -> int:
+    """Run one bench on a stack of its own; 1 when it could not be measured or its bar was missed."""
+    parser = argparse.ArgumentParser(prog="./desk bench", description="Measured figures.")
+    parser.add_argument("name", nargs="?", choices=DESCRIPTIONS)
+    parser.add_argument("--pairs", type=int, default=10, help="pairs of cold start and restart (default 10)")
+    options = parser.parse_args(words)
+    if options.name is None:
+        for name, sentence in DESCRIPTIONS.items():
+            print(f"  {name:<12} {sentence}")
+        return 2
+    load = os.getloadavg()[0]
+    print(f"load over the last minute: {load:.2f}, {os.cpu_count()} processors")
+    if load > MAX_LOAD:
+        print(
+            f"The machine is busy: a figure taken above a load of {MAX_LOAD} says nothing. Try again when it rests."
+        )
+        return 1
+    root = CHECKOUT / ".desk" / f"bench-{os.getpid()}"
+    try:
+        with running_stack(root, is_long=False, say=print, env=BENCH_ENV) as field:
+            from incidentdesk.bench.restart import measure
+
+            return measure(field, pairs=options.pairs)
+    except (DrillFailed, FrontDoorError) as error:
+        print(error, file=sys.stderr)
+        return 1
+    finally:
+        shutil.rmtree(root, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,1 @@
+"""Drills: real failures on real processes through the whole desk, judged from cluster and database."""
