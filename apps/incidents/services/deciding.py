@@ -11,7 +11,7 @@ from django.db import OperationalError, connection, transaction
 from psycopg.errors import LockNotAvailable
 
 from apps.access.clock import database_now
-from apps.incidents import crash_points
+from apps import crash_points
 from apps.incidents.models import InboxEntry, Signal, Subject
 from apps.incidents.policy import current_policy
 from apps.incidents.services.outcome import store_decision
