@@ -93,7 +93,8 @@ def admit_update(resource: Resource, old: Object, new: Object, subresource: str 
     if before.get("deletionTimestamp"):
         added = set(meta.get("finalizers") or ()) - set(before.get("finalizers") or ())
         if added:
-            text = f"Forbidden: no new finalizers can be added if the object is being deleted, found new: {sorted(added)}"
+            text = "Forbidden: no new finalizers can be added if the object is being deleted, "
+            text += f"found new finalizers {sorted(added)}"
             causes.append(("metadata.finalizers", "FieldValueForbidden", text))
     _check(resource, new, causes)
 
@@ -194,9 +195,11 @@ def _causes_pod(path: str, spec: Object) -> list[Cause]:
     if not containers:
         causes.append((f"{path}.containers", "FieldValueRequired", "Required value"))
     for at, container in enumerate(containers):
-        for name in ("name", "image"):
-            if not container.get(name):
-                causes.append((f"{path}.containers[{at}].{name}", "FieldValueRequired", "Required value"))
+        causes += [
+            (f"{path}.containers[{at}].{name}", "FieldValueRequired", "Required value")
+            for name in ("name", "image")
+            if not container.get(name)
+        ]
     if spec.get("restartPolicy", "Always") not in ("Always", "OnFailure", "Never"):
         text = (
             f'Unsupported value: "{spec["restartPolicy"]}": supported values: "Always", "Never", "OnFailure"'
@@ -226,7 +229,8 @@ def _causes_taints(spec: Object) -> list[Cause]:
     for at, taint in enumerate(spec.get("taints") or []):
         identity = (taint.get("key", ""), taint.get("effect", ""))
         if identity[1] not in ("NoSchedule", "PreferNoSchedule", "NoExecute"):
-            text = f'Unsupported value: "{identity[1]}": supported values: "NoSchedule", "PreferNoSchedule", "NoExecute"'
+            text = f'Unsupported value: "{identity[1]}": supported values: '
+            text += '"NoSchedule", "PreferNoSchedule", "NoExecute"'
             causes.append((f"spec.taints[{at}].effect", "FieldValueNotSupported", text))
         if identity in seen:
             text = f'Duplicate value: taints must be unique by key and effect pair ("{identity[0]}", "{identity[1]}")'
@@ -267,7 +271,6 @@ def _thawed_pod(spec: Object) -> Object:
 def _frozen_job(old: Object, new: Object) -> list[Cause]:
     """A Job's shape is fixed; completions of an Indexed one follow parallelism, a suspended one may be placed anew."""
     before, after = dict(old["spec"]), dict(new.get("spec") or {})
-    causes: list[Cause] = []
     frozen = [
         "completions",
         "selector",
@@ -283,10 +286,11 @@ def _frozen_job(old: Object, new: Object) -> list[Cause]:
             _placeable(before["template"]),
             _placeable(after.get("template") or {}),
         )
-    for name in frozen:
-        if before.get(name) != after.get(name):
-            causes.append((f"spec.{name}", "FieldValueInvalid", "Invalid value: field is immutable"))
-    return causes
+    return [
+        (f"spec.{name}", "FieldValueInvalid", "Invalid value: field is immutable")
+        for name in frozen
+        if before.get(name) != after.get(name)
+    ]
 
 
 def _placeable(template: Object) -> Object:
