@@ -15,6 +15,9 @@ an address), ``MASTER_PORT``, ``TRAINER_COLLECTIVE_TIMEOUT_SECONDS``, ``TRAINER_
 ``TRAINER_RESET``, ``SIM_FAULT_FILE`` (a path; when the file appears the rank exits with the code in it).
 """
 
+# os.path, because importing pathlib would be a tenth of the start.
+# ruff: noqa: PTH103, PTH104, PTH108, PTH110, PTH118, PTH120, PTH123, PTH208
+
 from __future__ import annotations
 
 import argparse
@@ -39,9 +42,7 @@ MOMENTUM = 0.5
 BATCH_SAMPLES = 16
 MARKER = "commit_success"
 MANIFEST = "manifest.json"
-FRAME = struct.Struct(
-    "!QQI"
-)  # world id, sequence number of the collective, bytes that follow
+FRAME = struct.Struct("!QQI")  # world id, sequence number of the collective, bytes that follow
 POLL_SECONDS = 0.010
 PATIENT_POLL_SECONDS = 0.020
 MASK = (1 << 64) - 1
@@ -84,15 +85,11 @@ class Options:
 
 def parse_options(argv: list[str]) -> Options:
     env = os.environ
-    parser = argparse.ArgumentParser(
-        prog="trainer", description="Small data-parallel trainer."
-    )
+    parser = argparse.ArgumentParser(prog="trainer", description="Small data-parallel trainer.")
     parser.add_argument("--steps", type=int, default=5000)
     parser.add_argument("--step-seconds", type=float, default=0.2)
     parser.add_argument("--checkpoint-every", type=int, default=20)
-    parser.add_argument(
-        "--checkpoint-dir", default=env.get("TRAINER_CHECKPOINT_DIR", "/checkpoints")
-    )
+    parser.add_argument("--checkpoint-dir", default=env.get("TRAINER_CHECKPOINT_DIR", "/checkpoints"))
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument(
         "--rank",
@@ -122,12 +119,8 @@ def parse_options(argv: list[str]) -> Options:
         port=int(env.get("MASTER_PORT") or 29400),
         hosts_file=env.get("SIM_HOSTS_FILE", ""),
         bind_address=env.get("POD_IP", ""),
-        collective_timeout_seconds=float(
-            env.get("TRAINER_COLLECTIVE_TIMEOUT_SECONDS") or 600
-        ),
-        rendezvous_timeout_seconds=float(
-            env.get("TRAINER_RENDEZVOUS_TIMEOUT_SECONDS") or 1800
-        ),
+        collective_timeout_seconds=float(env.get("TRAINER_COLLECTIVE_TIMEOUT_SECONDS") or 600),
+        rendezvous_timeout_seconds=float(env.get("TRAINER_RENDEZVOUS_TIMEOUT_SECONDS") or 1800),
         reset=env.get("TRAINER_RESET", "") == "1",
         fault_file=env.get("SIM_FAULT_FILE", ""),
         fail_at_step=given.fail_at_step,
@@ -166,9 +159,7 @@ def _write(fd: int, text: str) -> None:
 class Collective:
     """Connections of one world, formed once; a member that is lost is never let in again."""
 
-    def __init__(
-        self, options: Options, world_id: int, peers: dict[int, socket.socket]
-    ) -> None:
+    def __init__(self, options: Options, world_id: int, peers: dict[int, socket.socket]) -> None:
         self._options = options
         self._world_id = world_id
         self._peers = peers  # rank 0: every other rank; the others: {0: rank 0}
@@ -225,11 +216,7 @@ class Collective:
         done: dict[int, bytes] = {}
         while len(done) < len(self._peers):
             # A lost peer's socket is readable for ever: it is left out, and the wait goes on without it.
-            waiting = {
-                self._peers[r]: r
-                for r in self._peers
-                if r not in done and r not in self._lost
-            }
+            waiting = {self._peers[r]: r for r in self._peers if r not in done and r not in self._lost}
             left = self._deadline - time.monotonic()
             if left <= 0:
                 raise CollectiveTimeout
@@ -237,11 +224,7 @@ class Collective:
             for connection in ready:
                 rank = waiting[connection]
                 buffer = buffers[rank]
-                need = (
-                    FRAME.size
-                    if len(buffer) < FRAME.size
-                    else FRAME.size + FRAME.unpack_from(buffer)[2]
-                )
+                need = FRAME.size if len(buffer) < FRAME.size else FRAME.size + FRAME.unpack_from(buffer)[2]
                 try:
                     chunk = connection.recv(need - len(buffer))
                 except OSError:
@@ -268,15 +251,11 @@ class Collective:
     def _send(self, connection: socket.socket, payload: bytes) -> None:
         connection.settimeout(max(self._deadline - time.monotonic(), 0.001))
         try:
-            connection.sendall(
-                FRAME.pack(self._world_id, self.sequence, len(payload)) + payload
-            )
+            connection.sendall(FRAME.pack(self._world_id, self.sequence, len(payload)) + payload)
         except TimeoutError:
             raise CollectiveTimeout from None
         except OSError:
-            self._lose(
-                next(rank for rank, peer in self._peers.items() if peer is connection)
-            )
+            self._lose(next(rank for rank, peer in self._peers.items() if peer is connection))
 
     def _lose(self, rank: int) -> None:
         if self._options.reset:
@@ -314,11 +293,7 @@ def _lead(options: Options) -> tuple[Collective, dict[str, Any]]:
     deadline = time.monotonic() + options.rendezvous_timeout_seconds
     members: dict[int, socket.socket] = {}
     if options.world > 1:
-        address = (
-            options.bind_address
-            or resolve(options.address, options.hosts_file)
-            or "127.0.0.1"
-        )
+        address = options.bind_address or resolve(options.address, options.hosts_file) or "127.0.0.1"
         with _listen(address, options, deadline) as listener:
             members = _admit(listener, options, deadline)
         # The listener is closed: a rank that comes later belongs to another start and waits for its own.
@@ -343,9 +318,7 @@ def _listen(address: str, options: Options, deadline: float) -> socket.socket:
             time.sleep(POLL_SECONDS)
 
 
-def _admit(
-    listener: socket.socket, options: Options, deadline: float
-) -> dict[int, socket.socket]:
+def _admit(listener: socket.socket, options: Options, deadline: float) -> dict[int, socket.socket]:
     """Accept until each rank has exactly one living connection; the newest one of a rank replaces an older."""
     members: dict[int, socket.socket] = {}
     while len(members) < options.world - 1:
@@ -452,29 +425,19 @@ class Model:
         self.rng = _mix(self.rng)
         self.cursor += BATCH_SAMPLES
         noise = (self.rng / MASK - 0.5) * 0.01
-        return array(
-            "d", [w - t + noise for w, t in zip(self.weights, self.target, strict=True)]
-        )
+        return array("d", [w - t + noise for w, t in zip(self.weights, self.target, strict=True)])
 
     def apply(self, total: array[float], world: int) -> None:
         scale = LEARNING_RATE / world
         self.velocity = array(
             "d",
-            [
-                MOMENTUM * v - scale * g
-                for v, g in zip(self.velocity, total, strict=True)
-            ],
+            [MOMENTUM * v - scale * g for v, g in zip(self.velocity, total, strict=True)],
         )
         self.weights = array("d", map(float.__add__, self.weights, self.velocity))
 
     def loss(self) -> float:
         return (
-            0.9
-            + sum(
-                (w - t) * (w - t)
-                for w, t in zip(self.weights, self.target, strict=True)
-            )
-            / DIMENSIONS
+            0.9 + sum((w - t) * (w - t) for w, t in zip(self.weights, self.target, strict=True)) / DIMENSIONS
         )
 
 
@@ -514,9 +477,7 @@ def write_durably(path: str, payload: bytes) -> None:
         os.close(directory)
 
 
-def save_checkpoint(
-    options: Options, collective: Collective, model: Model, step: int, log: Log
-) -> None:
+def save_checkpoint(options: Options, collective: Collective, model: Model, step: int, log: Log) -> None:
     """Write this rank's shard; rank 0 commits once every shard is on disk."""
     path = os.path.join(options.checkpoint_dir, f"step-{step:08d}")
     log.line(f"saving checkpoint step {step}")
@@ -532,9 +493,7 @@ def save_checkpoint(
         "rng_state": model.rng,
         "data_cursor": model.cursor,
     }
-    written = [
-        json.loads(part) for part in collective.gather(json.dumps(shard).encode())
-    ]
+    written = [json.loads(part) for part in collective.gather(json.dumps(shard).encode())]
     if options.rank != 0:
         return
     manifest = {
@@ -544,26 +503,20 @@ def save_checkpoint(
         "step": step,
         "world_size": options.world,
         "seed": options.seed,
-        "shards": [
-            {key: part[key] for key in ("name", "sha256", "bytes")} for part in written
-        ],
+        "shards": [{key: part[key] for key in ("name", "sha256", "bytes")} for part in written],
         "rng_state": [part["rng_state"] for part in written],
         "data_cursor": [part["data_cursor"] for part in written],
     }
     write_durably(os.path.join(path, MANIFEST), json.dumps(manifest, indent=1).encode())
     write_durably(os.path.join(path, MARKER), b"")
     total = sum(part["bytes"] for part in written)
-    log.line(
-        f"committed checkpoint step {step} to {path}, {len(written)} shards, {total} bytes"
-    )
+    log.line(f"committed checkpoint step {step} to {path}, {len(written)} shards, {total} bytes")
 
 
 def newest_checkpoint(directory: str) -> tuple[int, str]:
     """Step and path of the newest committed checkpoint whose shards are whole, or (0, "")."""
     try:
-        names = sorted(
-            (n for n in os.listdir(directory) if n.startswith("step-")), reverse=True
-        )
+        names = sorted((n for n in os.listdir(directory) if n.startswith("step-")), reverse=True)
     except FileNotFoundError:
         return 0, ""
     for name in names:
@@ -592,18 +545,13 @@ def read_checkpoint(path: str) -> tuple[dict[str, Any], list[bytes]]:
         for shard in manifest["shards"]:
             with open(os.path.join(path, shard["name"]), "rb") as file:
                 payload = file.read()
-            if (
-                len(payload) != shard["bytes"]
-                or hashlib.sha256(payload).hexdigest() != shard["sha256"]
-            ):
+            if len(payload) != shard["bytes"] or hashlib.sha256(payload).hexdigest() != shard["sha256"]:
                 raise CheckpointDamaged(f"{shard['name']} does not match its manifest")
             shards.append(payload)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise CheckpointDamaged(str(error)) from error
     if len(shards) != manifest.get("world_size"):
-        raise CheckpointDamaged(
-            f"{len(shards)} shards for a world of {manifest.get('world_size')}"
-        )
+        raise CheckpointDamaged(f"{len(shards)} shards for a world of {manifest.get('world_size')}")
     return manifest, shards
 
 
@@ -632,17 +580,13 @@ def train(options: Options, log: Log) -> None:
     began = time.monotonic()
     model = Model(options.seed, options.rank)
     collective, plan = form_world(options)
-    log.line(
-        f"rendezvous complete: world {options.world}, {time.monotonic() - began:.2f} s"
-    )
+    log.line(f"rendezvous complete: world {options.world}, {time.monotonic() - began:.2f} s")
 
     loading = time.monotonic()
     step = 0
     if plan["path"]:
         step = load_checkpoint(options, model, str(plan["path"]))
-        log.line(
-            f"restored step {step} from {plan['path']} in {time.monotonic() - loading:.2f} s"
-        )
+        log.line(f"restored step {step} from {plan['path']} in {time.monotonic() - loading:.2f} s")
     else:
         log.line("starting from step 0, no committed checkpoint")
 
@@ -656,9 +600,7 @@ def train(options: Options, log: Log) -> None:
         gradient.append(float(step))
         total = collective.all_reduce(gradient)
         if total.pop() != float(step * options.world):
-            raise PeerLost(
-                f"RuntimeError: ranks are not at the same step, expected {step}"
-            )
+            raise PeerLost(f"RuntimeError: ranks are not at the same step, expected {step}")
         model.apply(total, options.world)
         log.line(
             f"step {step}/{options.steps} | loss {model.loss():.4f} | {time.monotonic() - began:.3f} s/step"

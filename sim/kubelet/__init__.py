@@ -1,0 +1,1 @@
+"""The kubelet: a container is a local process tree."""
