@@ -26,7 +26,7 @@ from apps.access.models import (
 from recovery.decide import Mode
 from recovery.errors import BadInput, InvalidTransition, NotFound
 
-TOKEN_MARK = "idk"  # the public beginning of a token, by which scanners find a leaked one
+TOKEN_MARK = "idk"  # noqa: S105 - the public beginning of a token, by which scanners find a leaked one
 _LAST_USED_EVERY = timedelta(minutes=1)
 
 #: What a token may do. The word before the colon is the resource, as in the paths of the REST API.
@@ -153,7 +153,8 @@ def grant_role(
     *, user_id: int, tenant_id: int | None, role: Role, actor_kind: str, actor: str
 ) -> RoleBinding:
     """Give a person a role in a tenant, or in every tenant with None. Audited when it is new."""
-    binding, is_new = RoleBinding.objects.get_or_create(user_id=user_id, tenant_id=tenant_id, role=role)
+    tenant = None if tenant_id is None else Tenant.objects.get(id=tenant_id)
+    binding, is_new = RoleBinding.objects.get_or_create(user_id=user_id, tenant=tenant, role=role)
     if is_new:
         audit(
             at=clock.database_now(),

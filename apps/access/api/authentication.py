@@ -79,18 +79,18 @@ class HasScope(BasePermission):
             return False
         if not isinstance(request.auth, Token):
             return True
-        needed = cast(dict[str, str], getattr(view, "scopes", {})).get(request.method or "")
+        needed = cast("dict[str, str]", getattr(view, "scopes", {})).get(request.method or "")
         self.message = f"The token lacks the scope {needed}." if needed else "No token may do this."
         return needed in request.auth.scopes
 
 
 def caller_of(request: Request) -> Caller:
     """Who asks, for an authenticated request. Read once a request."""
-    kept = getattr(request, "_desk_caller", None)
+    kept = getattr(request, "desk_caller", None)
     if isinstance(kept, Caller):
         return kept
     user = request.user
     token = request.auth
-    caller = Caller.machine(token) if isinstance(token, Token) else Caller.person(cast(User, user))
-    request._desk_caller = caller  # type: ignore[attr-defined]
+    caller = Caller.machine(token) if isinstance(token, Token) else Caller.person(cast("User", user))
+    request.desk_caller = caller  # type: ignore[attr-defined]
     return caller

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from django.core.exceptions import FieldError, ValidationError
-from django.db.models import Model, Q, QuerySet
+from django.db.models import Model, Q
 from rest_framework.exceptions import ValidationError as BadRequest
 from rest_framework.pagination import BasePagination
 from rest_framework.request import Request
@@ -28,9 +28,7 @@ class KeysetPagination(BasePagination):
     max_limit = 200
     default_limit = 50
 
-    def paginate_queryset(
-        self, queryset: QuerySet[Any], request: Request, view: APIView | None = None
-    ) -> list[Any]:
+    def paginate_queryset(self, queryset: Any, request: Request, view: APIView | None = None) -> list[Any]:
         self.request = request
         allowed: Sequence[str] = getattr(view, "ordering_fields", ("-id",))
         self.ordering = self._ordering(request, allowed)
@@ -115,7 +113,7 @@ class KeysetPagination(BasePagination):
         return int(asked)
 
     def _cursor(self, row: Model, column: str) -> str:
-        field = row._meta.get_field(column)
+        field = row._meta.get_field(column)  # noqa: SLF001 - Django documents _meta
         value = field.value_to_string(row)  # type: ignore[union-attr]
         content = json.dumps([self.ordering, value, row.pk], separators=(",", ":"))
         return base64.urlsafe_b64encode(content.encode()).decode().rstrip("=")
@@ -128,7 +126,7 @@ class KeysetPagination(BasePagination):
             ordering, text, row_id = json.loads(base64.urlsafe_b64decode(padded.encode("ascii")))
             if ordering != self.ordering or type(row_id) is not int or abs(row_id) >= 2**63:
                 raise wrong
-            value = model._meta.get_field(column).to_python(text)  # type: ignore[union-attr]
+            value = model._meta.get_field(column).to_python(text)  # type: ignore[union-attr]  # noqa: SLF001
         except (
             ValueError,
             TypeError,
