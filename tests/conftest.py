@@ -6,37 +6,39 @@ DATABASE_URL and REDIS_URL are taken when they are set. Otherwise the run claims
 
 import atexit
 import os
-from pathlib import Path
 
 import pytest
 
+from incidentdesk.frontdoor.places import CHECKOUT
 from incidentdesk.frontdoor.servers import EmbeddedServers
 
-CHECKOUT = Path(__file__).resolve().parents[1]
-
-# Before Django's settings load. Workers of xdist inherit both variables from the run that starts them.
+# Before Django's settings load. Workers of xdist inherit the variables from the run that starts them.
 _servers = EmbeddedServers.in_free_slot(CHECKOUT / ".desk" / "test", use_environment=True)
 atexit.register(_servers.stop)
 os.environ.update(_servers.environment())
 os.environ["DJANGO_SETTINGS_MODULE"] = "incidentdesk.settings.test"
+os.environ.setdefault("HYPOTHESIS_STORAGE_DIRECTORY", str(CHECKOUT / ".desk" / "hypothesis"))
 
 import django  # noqa: E402 - after the environment is complete
 
-try:
-    django.setup()
-except Exception as error:  # until every app is there: tests without a database still run
-    from django.conf import settings
-    from django.utils.functional import empty
+django.setup()
 
-    settings._wrapped = empty
-    del os.environ["DJANGO_SETTINGS_MODULE"]
-    print(f"tests without Django: {error}")
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--long", action="store_true", help="run the tests marked `long` too")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """With xdist the run itself starts the servers, for its workers only see their URLs."""
     if getattr(config.option, "numprocesses", None) and not hasattr(config, "workerinput"):
         _servers.start()
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not config.getoption("--long"):
+        for item in items:
+            if item.get_closest_marker("long"):
+                item.add_marker(pytest.mark.skip(reason="only with --long"))
 
 
 @pytest.fixture(scope="session")
@@ -53,5 +55,7 @@ def redis_url(servers: EmbeddedServers) -> str:
 
 
 @pytest.fixture(scope="session")
-def django_db_modify_db_settings(servers: EmbeddedServers, django_db_modify_db_settings_parallel_suffix: None) -> None:
+def django_db_modify_db_settings(
+    servers: EmbeddedServers, django_db_modify_db_settings_parallel_suffix: None
+) -> None:
     """Start the servers before pytest-django makes its test database."""

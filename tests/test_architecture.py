@@ -16,7 +16,9 @@ def graph() -> imports.Graph:
 
 
 def run_python(program: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-c", program], cwd=CHECKOUT, capture_output=True, text=True, check=False)
+    return subprocess.run(
+        [sys.executable, "-c", program], cwd=CHECKOUT, capture_output=True, text=True, check=False
+    )
 
 
 def test_imports_go_downwards_only(graph: imports.Graph) -> None:
@@ -72,7 +74,11 @@ def make_module(root: Path, name: str, text: str) -> None:
         ("sim.a", "import recovery.phases\n", "sim is a program of its own"),
         ("agent.a", "from recovery import phases\n", "agent is a program of its own"),
         ("apps.jobs.b", "from agent import runner\n", "only agent.wire"),
-        ("apps.desk.a", "if True:\n    from incidentdesk import settings\n", "apps.desk is below incidentdesk"),
+        (
+            "apps.desk.a",
+            "if True:\n    from incidentdesk import settings\n",
+            "apps.desk is below incidentdesk",
+        ),
     ],
     ids=["lazy-upwards", "to-a-higher-app", "out-of-sim", "out-of-agent", "into-the-agent", "app-to-project"],
 )
@@ -96,7 +102,12 @@ def test_circle_through_a_function_is_found(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["import time\n", "from django.db import models\n", "x = datetime.now()\n", "def f(): return uuid.uuid4()\n"],
+    [
+        "import time\n",
+        "from django.db import models\n",
+        "x = datetime.now()\n",
+        "def f(): return uuid.uuid4()\n",
+    ],
     ids=["clock-module", "django", "clock-call", "random-call"],
 )
 def test_impure_core_is_found(tmp_path: Path, text: str) -> None:
@@ -105,7 +116,9 @@ def test_impure_core_is_found(tmp_path: Path, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["match x:\n    case 1: pass\n", "import tomllib\n", "import psycopg\n"], ids=["syntax", "younger", "package"]
+    "text",
+    ["match x:\n    case 1: pass\n", "import tomllib\n", "import psycopg\n"],
+    ids=["syntax", "younger", "package"],
 )
 def test_agent_too_modern_is_found(tmp_path: Path, text: str) -> None:
     make_module(tmp_path, "agent.a", text)

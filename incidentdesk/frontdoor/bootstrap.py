@@ -13,7 +13,6 @@ import platform
 import re
 import shutil
 import ssl
-import stat
 import subprocess
 import sys
 import time
@@ -85,7 +84,9 @@ def python_candidates():
         for folder in os.environ.get("PATH", "").split(os.pathsep):
             yield os.path.join(folder, name)
         patches = glob.glob(os.path.join(pyenv, "versions", "%d.%d.*" % (major, minor), "bin", name))
-        for path in sorted(patches, key=lambda path: [int(n) for n in re.findall(r"\d+", path)], reverse=True):
+        for path in sorted(
+            patches, key=lambda path: [int(n) for n in re.findall(r"\d+", path)], reverse=True
+        ):
             yield path
     yield sys.executable
     python3 = shutil.which("python3")
@@ -111,16 +112,23 @@ def find_python(uv):
     for attempt in (0, 1):
         found = subprocess.run(
             [uv, "python", "find", "--no-project", "--no-python-downloads", "--managed-python", wanted],
-            env=uv_environment(), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+            env=uv_environment(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
         )
         path = found.stdout.decode().strip()
         if found.returncode == 0 and version_of(path) in PYTHONS:
             return path
         if attempt == 0:
             say("No Python 3.13 or 3.12 found on PATH or in pyenv: uv downloads 3.13 into .desk/ ...")
-            if subprocess.run([uv, "python", "install", "--no-bin", wanted], env=uv_environment()).returncode != 0:
+            if (
+                subprocess.run([uv, "python", "install", "--no-bin", wanted], env=uv_environment()).returncode
+                != 0
+            ):
                 break
-    raise Sentence("No Python 3.13 or 3.12 here, and none could be downloaded: install one, or set INCIDENTDESK_PYTHON.")
+    raise Sentence(
+        "No Python 3.13 or 3.12 here, and none could be downloaded: install one, or set INCIDENTDESK_PYTHON."
+    )
 
 
 # -- uv --------------------------------------------------------------------------------------------
@@ -139,7 +147,9 @@ def uv_environment():
 
 def uv_version(uv):
     try:
-        answer = subprocess.run([uv, "--version"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=20)
+        answer = subprocess.run(
+            [uv, "--version"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=20
+        )
     except (OSError, subprocess.TimeoutExpired):
         return None
     found = re.match(r"uv (\d+)\.(\d+)", answer.stdout.decode(errors="replace"))
@@ -157,7 +167,7 @@ def find_uv():
 
 
 def locked_wheels(package):
-    """List (url, sha256) of a package's wheels in uv.lock, read line by line: tomllib is younger than we must run on."""
+    """List (url, sha256) of a package's wheels in uv.lock, read by line: tomllib is younger than Python 3.8."""
     inside, wheels = False, []
     with open(LOCK, encoding="utf-8") as stream:
         for line in stream:
@@ -174,7 +184,7 @@ def locked_wheels(package):
 
 def uses_musl():
     """Whether this machine's programs are linked with musl; its loader has a name of its own."""
-    return bool(glob.glob("/lib/ld-musl-*.so.1")) and not platform.libc_ver()[0] == "glibc"
+    return bool(glob.glob("/lib/ld-musl-*.so.1")) and platform.libc_ver()[0] != "glibc"
 
 
 def fits(filename, system, machine, musl):
@@ -191,16 +201,28 @@ def fits(filename, system, machine, musl):
 def wheel_for(wheels, system, machine, musl):
     """Choose the wheel with the lowest demands, so an old C library will do; None when none fits."""
     fitting = [wheel for wheel in wheels if fits(wheel[0].rsplit("/", 1)[1], system, machine, musl)]
-    return min(fitting, key=lambda wheel: [int(n) for n in re.findall(r"linux_(\d+)_(\d+)", wheel[0])[0]]
-               if "linux_" in wheel[0] else [0]) if fitting else None
+    return (
+        min(
+            fitting,
+            key=lambda wheel: (
+                [int(n) for n in re.findall(r"linux_(\d+)_(\d+)", wheel[0])[0]]
+                if "linux_" in wheel[0]
+                else [0]
+            ),
+        )
+        if fitting
+        else None
+    )
 
 
 def install_uv(target):
     """Download the locked wheel of uv, check its sum, and take the program out of it."""
     chosen = wheel_for(locked_wheels("uv"), platform.system(), platform.machine(), uses_musl())
     if not chosen:
-        raise Sentence("There is no uv for %s on %s in uv.lock: please install uv 0.9 or newer."
-                       % (platform.system(), platform.machine()))
+        raise Sentence(
+            "There is no uv for %s on %s in uv.lock: please install uv 0.9 or newer."
+            % (platform.system(), platform.machine())
+        )
     url, digest = chosen
     say("uv is not on PATH: downloading the locked one into .desk/bin ...")
     content = b""
@@ -211,7 +233,9 @@ def install_uv(target):
             break
         except (OSError, urllib.error.URLError) as error:
             if attempt == 3:
-                raise Sentence("uv could not be downloaded (%s): check the network or proxy, or install uv." % error)
+                raise Sentence(
+                    "uv could not be downloaded (%s): check the network or proxy, or install uv." % error
+                )
             time.sleep(attempt)
     if hashlib.sha256(content).hexdigest() != digest:
         raise Sentence("The downloaded uv has another SHA-256 than uv.lock says: nothing was installed.")
@@ -223,7 +247,7 @@ def install_uv(target):
         partial = target + ".partial"
         with archive.open(names[0]) as source, open(partial, "wb") as stream:
             shutil.copyfileobj(source, stream)
-    os.chmod(partial, os.stat(partial).st_mode | stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH)
+    os.chmod(partial, 0o755)  # noqa: S103 - a program
     os.replace(partial, target)
 
 
@@ -291,7 +315,9 @@ def install(tools):
             command.append("--no-dev")
         if subprocess.run(command, cwd=CHECKOUT, env=uv_environment()).returncode != 0:
             if shutil.disk_usage(CHECKOUT).free < 2**30:
-                raise Sentence("The dependencies need about 1 GB and the disk has less: make room and start again.")
+                raise Sentence(
+                    "The dependencies need about 1 GB and the disk has less: make room and start again."
+                )
             raise Sentence("The dependencies could not be installed; what uv said stands above.")
         with open(os.path.join(VENV, STAMP), "w", encoding="utf-8") as stream:
             json.dump(dict(stamp_now(), tools=tools), stream)

@@ -39,14 +39,25 @@ def ensure() -> str | None:
     env = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
     answer = None
     for _ in range(2):  # a mirror may hiccup once
-        for command in (["apt-get", "update"], ["apt-get", "install", "-y", "--no-install-recommends", *PACKAGES]):
+        for command in (
+            ["apt-get", "update"],
+            ["apt-get", "install", "-y", "--no-install-recommends", *PACKAGES],
+        ):
             answer = subprocess.run(
-                command, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", check=False
+                command,
+                env=env,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                check=False,
             )
             if answer.returncode != 0:
                 break
         if answer is not None and answer.returncode == 0:
             return find()
     last = (answer.stderr.strip().splitlines() or ["no reason given"])[-1] if answer else ""
-    print(f"Chromium could not be installed ({last}): browser tests are skipped.", file=sys.stderr, flush=True)
+    print(
+        f"Chromium could not be installed ({last}): browser tests are skipped.", file=sys.stderr, flush=True
+    )
     return None

@@ -21,7 +21,9 @@ def find(names):
     """List the files under .desk/ with one of these names; database directories are not searched."""
     found = []
     for folder, folders, files in os.walk(STATE):
-        folders[:] = [name for name in folders if name not in ("data", "uv-cache", "pycache", "python", "static")]
+        folders[:] = [
+            name for name in folders if name not in ("data", "uv-cache", "pycache", "python", "static")
+        ]
         found += [os.path.join(folder, name) for name in files if name in names]
     return found
 
@@ -66,7 +68,9 @@ def main():
     directories = [STATE, os.path.join(CHECKOUT, ".venv")]
     for path in find(ELSEWHERE):
         with open(path) as stream:
-            directories += [line for line in stream.read().splitlines() if "incidentdesk-" in os.path.basename(line)]
+            directories += [
+                line for line in stream.read().splitlines() if "incidentdesk-" in os.path.basename(line)
+            ]
     for directory in directories:
         if os.path.isdir(directory):
             print("Removing %s" % directory, flush=True)

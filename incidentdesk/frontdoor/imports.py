@@ -14,6 +14,7 @@ LAYERS = (
     "recovery",
     "adapters",
     "apps.wiring",
+    "apps.crash_points",
     "apps.access",
     "apps.nodes",
     "apps.jobs",
@@ -45,7 +46,11 @@ def module_name(path: Path, root: Path) -> str:
 
 def read_graph(root: Path) -> dict[str, dict[str, int]]:
     """Read the imports of all modules below `root`; `from a import b` counts as `a.b` where that is a module."""
-    sources = {module_name(path, root): path for package in PACKAGES for path in sorted((root / package).rglob("*.py"))}
+    sources = {
+        module_name(path, root): path
+        for package in PACKAGES
+        for path in sorted((root / package).rglob("*.py"))
+    }
     return {name: _imports(name, path, sources) for name, path in sources.items()}
 
 
@@ -141,7 +146,9 @@ def core_impurities(root: Path, graph: Graph) -> Iterator[str]:
         path = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call):
-                called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+                called = (
+                    node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+                )
                 if called in IMPURE_CALLS:
                     yield f"{module}:{node.lineno} calls {called}()"
 

@@ -18,7 +18,7 @@ INSIST_SECONDS = 10.0
 POLL_SECONDS = 0.1
 
 
-def marked(mark):  # type: ignore[no-untyped-def]
+def marked(mark: str) -> list[int]:
     """List the ids of the processes with the mark in their environment (Linux; elsewhere none)."""
     wanted = b"INCIDENTDESK_STACK=" + mark.encode()
     found = []
@@ -30,9 +30,9 @@ def marked(mark):  # type: ignore[no-untyped-def]
     return found
 
 
-def sweep(mark, grace_seconds):  # type: ignore[no-untyped-def]
+def sweep(mark: str, grace_seconds: float) -> set[int]:
     """Wait `grace_seconds` for the marked processes to end, then kill them; the ids that were killed."""
-    killed = set()
+    killed: set[int] = set()
     begun = time.monotonic()
     while left := marked(mark):
         waited = time.monotonic() - begun
@@ -47,7 +47,7 @@ def sweep(mark, grace_seconds):  # type: ignore[no-untyped-def]
     return killed
 
 
-def main(mark):  # type: ignore[no-untyped-def]
+def main(mark: str) -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     while True:

@@ -10,11 +10,16 @@ SIGNAL is sent to the command by the kernel when the thread that started it is g
 as root; files stay owned by root and no account is needed) or the name of an account (root only).
 """
 
+import ctypes
 import os
+import pwd
 import sys
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 NOT_STARTED = 125  # what env(1) answers when it fails itself
+
+# Looked up now: whom we become may not be allowed to read this Python's files.
+prctl = ctypes.CDLL(None).prctl if sys.platform.startswith("linux") else None
 
 
 def enter_namespace() -> None:
@@ -32,8 +37,6 @@ def enter_namespace() -> None:
 
 
 def become(account: str) -> None:
-    import pwd
-
     entry = pwd.getpwnam(account)
     os.setgroups([])
     os.setgid(entry.pw_gid)
@@ -42,16 +45,14 @@ def become(account: str) -> None:
 
 def die_with(parent: int, number: int) -> None:
     """Ask the kernel for `number` when the parent dies. Comes last: a change of credentials clears it."""
-    if not sys.platform.startswith("linux"):
+    if prctl is None:
         return
-    import ctypes
-
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number, 0, 0, 0)
+    prctl(PR_SET_PDEATHSIG, number, 0, 0, 0)
     if os.getppid() != parent:  # it died before we asked
         sys.exit(NOT_STARTED)
 
 
-def main(arguments) -> None:  # type: ignore[no-untyped-def]
+def main(arguments: "list[str]") -> None:
     parent, number, who, command = int(arguments[0]), int(arguments[1]), arguments[2], arguments[3:]
     try:
         if who == "namespace":

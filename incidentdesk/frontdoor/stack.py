@@ -1,9 +1,9 @@
 """The whole desk as processes on one machine: for `./desk demo`, `./desk up`, drills and browser tests.
 
-    stack = Stack(directory, profile="drill")
-    stack.start()
-    stack.kill("worker")
-    stack.stop()
+stack = Stack(directory, profile="drill")
+stack.start()
+stack.kill("worker")
+stack.stop()
 """
 
 import argparse
@@ -83,7 +83,9 @@ class Stack:
         self._cluster_options = list(cluster_options)
         self._extra = dict(env or {})
         self._lock: IO[str] | None = None
-        self.servers = EmbeddedServers(self.root, durable=self.profile.durable, use_environment=use_environment)
+        self.servers = EmbeddedServers(
+            self.root, durable=self.profile.durable, use_environment=use_environment
+        )
         self.supervisor = Supervisor(self._services(), logs=self.logs, say=say)
 
     # -- what callers ask ------------------------------------------------------------------------
@@ -128,7 +130,9 @@ class Stack:
             raise FrontDoorError(f"A desk runs in {self.root} already; ./desk clean ends it.")
         try:
             if shutil.disk_usage(self.root).free < NEEDED_BYTES:
-                raise FrontDoorError(f"The disk that holds {self.root} has less than 300 MB left: make room first.")
+                raise FrontDoorError(
+                    f"The disk that holds {self.root} has less than 300 MB left: make room first."
+                )
             self.supervisor.start()
         except BaseException:
             self.stop()
@@ -165,7 +169,9 @@ class Stack:
         if self.servers.valkey is not None:
             valkey = self.servers.valkey
             services.append(
-                Service("valkey", valkey.command, prepare=valkey.prepare, ready=valkey.is_ready, stop_seconds=5.0)
+                Service(
+                    "valkey", valkey.command, prepare=valkey.prepare, ready=valkey.is_ready, stop_seconds=5.0
+                )
             )
         if self.servers.postgres is not None:
             postgres = self.servers.postgres
@@ -200,7 +206,15 @@ class Stack:
             Service(
                 "beat",
                 lambda: self._python(
-                    *("celery", "-A", "incidentdesk", "beat", "--pidfile=", "-s", str(self.root / "beat-schedule")),
+                    *(
+                        "celery",
+                        "-A",
+                        "incidentdesk",
+                        "beat",
+                        "--pidfile=",
+                        "-s",
+                        str(self.root / "beat-schedule"),
+                    ),
                     *("-l", "INFO"),
                 ),
                 env=self.env,
@@ -220,7 +234,12 @@ class Stack:
     def _setup(self) -> Service:
         words = ["incidentdesk.frontdoor.setup"]
         if self.profile.has_cluster:
-            words += ["--endpoint", str(self.cluster / "endpoint.json"), "--greeting", str(self.root / "greeting.txt")]
+            words += [
+                "--endpoint",
+                str(self.cluster / "endpoint.json"),
+                "--greeting",
+                str(self.root / "greeting.txt"),
+            ]
         return Service("setup", lambda: self._python(*words), env=self.env, once=True, start_seconds=120.0)
 
     def _cluster_services(self) -> list[Service]:
@@ -232,7 +251,7 @@ class Stack:
                 (self.cluster / name).unlink(missing_ok=True)
 
         return [
-            Service("agent", lambda: self._python("agent.build", str(agent)), env=self.env, once=True),
+            Service("agent", lambda: self._python("agent.build", "--out", str(agent)), env=self.env, once=True),
             Service(
                 "cluster",
                 lambda: self._python(
@@ -252,7 +271,18 @@ class Stack:
         return Service(
             name,
             lambda: self._python(
-                *("celery", "-A", "incidentdesk", "worker", "-Q", queues, "-c", str(size), "-n", f"{name}@%h"),
+                *(
+                    "celery",
+                    "-A",
+                    "incidentdesk",
+                    "worker",
+                    "-Q",
+                    queues,
+                    "-c",
+                    str(size),
+                    "-n",
+                    f"{name}@%h",
+                ),
                 *("--without-gossip", "--without-mingle", "--without-heartbeat", "-l", "INFO"),
             ),
             env=self.env,
@@ -262,7 +292,10 @@ class Stack:
         )
 
     def _watched_cluster(self) -> list[str]:
-        return ["--cluster", "demo" if self.profile.has_cluster else os.environ.get("INCIDENTDESK_CLUSTER", "default")]
+        return [
+            "--cluster",
+            "demo" if self.profile.has_cluster else os.environ.get("INCIDENTDESK_CLUSTER", "default"),
+        ]
 
     @staticmethod
     def _python(*words: str) -> list[str]:
@@ -292,7 +325,9 @@ def run_up(arguments: list[str]) -> int:
     port = _port("up", arguments)
     kubeconfig = os.environ.get("INCIDENTDESK_KUBECONFIG", "")
     if not kubeconfig or not Path(kubeconfig).is_file():
-        raise FrontDoorError("./desk up needs INCIDENTDESK_KUBECONFIG, the path of your cluster's kubeconfig.")
+        raise FrontDoorError(
+            "./desk up needs INCIDENTDESK_KUBECONFIG, the path of your cluster's kubeconfig."
+        )
     stack = _open(STATE / "up", profile="up", port=port)
     return _run(stack, lambda: "Ctrl-C ends everything; the data stay for the next start.")
 
@@ -300,7 +335,9 @@ def run_up(arguments: list[str]) -> int:
 def _port(command: str, arguments: list[str]) -> tuple[int, bool]:
     """Read --port, else INCIDENTDESK_PORT, else the default; and whether it was asked for."""
     parser = argparse.ArgumentParser(prog=f"./desk {command}")
-    parser.add_argument("--port", type=int, metavar="N", help=f"loopback port of the pages (default {DEFAULT_PORT})")
+    parser.add_argument(
+        "--port", type=int, metavar="N", help=f"loopback port of the pages (default {DEFAULT_PORT})"
+    )
     port = parser.parse_args(arguments).port
     if port is None and (text := os.environ.get("INCIDENTDESK_PORT")):
         if not text.isdigit():
@@ -351,7 +388,10 @@ def _run(stack: Stack, goodbye: Callable[[], str]) -> int:
         starter.join(0.1)
     try:
         if not asked.is_set() and not failures:
-            print(f"IncidentDesk is at {stack.url} after {time.monotonic() - begun:.1f} s.\n{goodbye()}", flush=True)
+            print(
+                f"IncidentDesk is at {stack.url} after {time.monotonic() - begun:.1f} s.\n{goodbye()}",
+                flush=True,
+            )
         while not asked.is_set() and not failures and not stack.supervisor.wait(0.2):
             pass
     finally:

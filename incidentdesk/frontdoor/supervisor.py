@@ -78,7 +78,9 @@ class _Run:
 class Supervisor:
     """Runs services until `stop`. `say` takes the progress lines."""
 
-    def __init__(self, services: Sequence[Service], *, logs: Path, say: Callable[[str], None] = print) -> None:
+    def __init__(
+        self, services: Sequence[Service], *, logs: Path, say: Callable[[str], None] = print
+    ) -> None:
         self.logs = logs
         self.mark = uuid.uuid4().hex
         self._say = say
@@ -163,7 +165,9 @@ class Supervisor:
 
         with self._changed:
             if not self._changed.wait_for(is_back, timeout_seconds):
-                raise FrontDoorError(f"{name} was not ready after {timeout_seconds:.0f} s (log: {self.log(name)}).")
+                raise FrontDoorError(
+                    f"{name} was not ready after {timeout_seconds:.0f} s (log: {self.log(name)})."
+                )
         return self.pid(name)
 
     def halt(self, name: str) -> None:
@@ -201,13 +205,15 @@ class Supervisor:
                         self._advance(run)
                     if before != [(run.state, run.process) for run in self._runs.values()]:
                         self._changed.notify_all()
-                    starting = any(run.state in (State.WAITING, State.STARTING) for run in self._runs.values())
+                    starting = any(
+                        run.state in (State.WAITING, State.STARTING) for run in self._runs.values()
+                    )
                     self._changed.wait(BUSY_POLL_SECONDS if starting else IDLE_POLL_SECONDS)
                     if self._failure:
                         break
         except FrontDoorError as error:
             self._failure = error
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - shown, and everything is ended
             self._failure = FrontDoorError(f"The supervisor failed: {error!r}.")
             sys.excepthook(type(error), error, error.__traceback__)
         finally:
@@ -248,7 +254,9 @@ class Supervisor:
             self._mark_up(run, State.READY, now)
         if run.state is State.STARTING and now - run.started_at > run.service.start_seconds:
             if run.was_ready and not run.service.once:
-                self._say(f"{run.service.name} was not ready after {run.service.start_seconds:.0f} s; it is ended")
+                self._say(
+                    f"{run.service.name} was not ready after {run.service.start_seconds:.0f} s; it is ended"
+                )
                 self._end(run.service, run.process)
             else:
                 self._fail(run, f"{run.service.name} was not ready after {run.service.start_seconds:.0f} s")
@@ -294,12 +302,16 @@ class Supervisor:
 
     def _fail(self, run: _Run, what: str) -> None:
         if self._says_disk_full(run):
-            self._failure = FrontDoorError(f"The disk that holds {self.logs} is full: make room and start again.")
+            self._failure = FrontDoorError(
+                f"The disk that holds {self.logs} is full: make room and start again."
+            )
             return
         lines = self._last_lines(run)
         for line in lines:
             self._say(f"    {line}")
-        self._failure = FrontDoorError(f"{what[0].upper()}{what[1:]}; its log is {self.log(run.service.name)}.")
+        self._failure = FrontDoorError(
+            f"{what[0].upper()}{what[1:]}; its log is {self.log(run.service.name)}."
+        )
 
     def _last_lines(self, run: _Run) -> list[str]:
         try:
@@ -319,7 +331,9 @@ class Supervisor:
 
     def _end(self, service: Service, process: "subprocess.Popen[bytes]") -> None:
         grace = 0.0 if self._hurry else service.stop_seconds
-        first = signal.SIGKILL if self._hurry and service.stop_signal is signal.SIGTERM else service.stop_signal
+        first = (
+            signal.SIGKILL if self._hurry and service.stop_signal is signal.SIGTERM else service.stop_signal
+        )
         processes.end(process, first=first, grace_seconds=max(grace, 2.0))
 
     def _end_all(self) -> None:

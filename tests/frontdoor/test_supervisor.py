@@ -74,7 +74,9 @@ def test_service_waits_for_what_it_needs(tmp_path: Path) -> None:
 def test_failed_step_ends_everything_with_one_sentence_and_its_last_lines(tmp_path: Path) -> None:
     step = Service("step", lambda: ["sh", "-c", "echo the reason; exit 3"], once=True)
     said: list[str] = []
-    supervisor = Supervisor([Service("other", lambda: SLEEPER), step], logs=tmp_path / "logs", say=said.append)
+    supervisor = Supervisor(
+        [Service("other", lambda: SLEEPER), step], logs=tmp_path / "logs", say=said.append
+    )
     with pytest.raises(FrontDoorError, match=r"^Step failed \(exit code 3\); its log is .*step\.log\.$"):
         supervisor.start()
     assert any("the reason" in line for line in said)
@@ -82,14 +84,20 @@ def test_failed_step_ends_everything_with_one_sentence_and_its_last_lines(tmp_pa
 
 
 def test_missing_program_is_said(tmp_path: Path) -> None:
-    supervisor = Supervisor([Service("x", lambda: ["no-such-program-here"])], logs=tmp_path / "l", say=lambda _: None)
+    supervisor = Supervisor(
+        [Service("x", lambda: ["no-such-program-here"])], logs=tmp_path / "l", say=lambda _: None
+    )
     with pytest.raises(FrontDoorError, match=r"X did not start \(exit code 125\)"):
         supervisor.start()
     assert "no-such-program-here" in supervisor.log("x").read_text()
 
 
 def test_full_disk_is_said_as_such(tmp_path: Path) -> None:
-    step = Service("step", lambda: [sys.executable, "-c", "print('x', file=open('/dev/full', 'w'), flush=True)"], once=True)
+    step = Service(
+        "step",
+        lambda: [sys.executable, "-c", "print('x', file=open('/dev/full', 'w'), flush=True)"],
+        once=True,
+    )
     with pytest.raises(FrontDoorError, match="is full: make room"):
         Supervisor([step], logs=tmp_path / "logs", say=lambda _: None).start()
 
@@ -105,7 +113,10 @@ def test_stop_leaves_nothing_even_of_processes_with_sessions_of_their_own(tmp_pa
 
 
 def test_halted_service_stays_down_until_resumed(tmp_path: Path) -> None:
-    with running(tmp_path, Service("worker", lambda: SLEEPER), Service("other", lambda: SLEEPER)) as (supervisor, _):
+    with running(tmp_path, Service("worker", lambda: SLEEPER), Service("other", lambda: SLEEPER)) as (
+        supervisor,
+        _,
+    ):
         first = supervisor.pid("worker")
         supervisor.halt("worker")
         assert not processes.is_alive(first)
@@ -128,7 +139,9 @@ print(supervisor.mark, flush=True)
 supervisor.wait(600)
 """
     env = os.environ | {"PYTHONPATH": str(CHECKOUT)}
-    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, env=env) as process:
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, env=env
+    ) as process:
         assert process.stdout is not None
         mark = process.stdout.readline().strip()
         wait_until(lambda: len(keeper.marked(mark)) == 4)
