@@ -79,9 +79,11 @@ class AsyncDatabase:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._listener
             self._listener = None
-        if self._pool is not None:
-            await self._pool.close(timeout=2)
-            self._pool = None
+        pool, self._pool = self._pool, None
+        for channel in CHANNELS:
+            self._tell(channel, None)  # who looks now finds no pool, and ends
+        if pool is not None:
+            await pool.close(timeout=2)
 
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
