@@ -113,9 +113,9 @@ class Matcher:
 
     def __init__(self) -> None:
         self.skipped_bytes = 0
-        self._queue: Deque[Tuple[Optional[LineSink], Tuple[int, int], bytes, float, bool]] = (
-            collections.deque()
-        )
+        self._queue: Deque[Tuple[LineSink, Tuple[int, int], bytes, float, bool]] = collections.deque()
+        self._added = self._taken = 0  # chunks, since the start
+        self._waiting: Deque[Tuple[int, Callable[[], None]]] = collections.deque()
         self._queued_bytes = 0
         self._gaps: Dict[Tuple[int, int], bool] = {}
         self._partial: Dict[Tuple[int, int], bytes] = {}
@@ -140,10 +140,19 @@ class Matcher:
             self._allowance -= size
             self._queued_bytes += size
             self._queue.append((sink, stream, chunk, at, self._gaps.pop(stream, False)))
+            self._added += 1
             if self._thread is None:
                 self._thread = threading.Thread(target=self._work, name="matcher", daemon=True)
                 self._thread.start()
             self._wake.notify()
+
+    def when_seen(self, call: Callable[[], None]) -> None:
+        """Run ``call`` (in any thread, or at once) when all that was offered so far was looked at."""
+        with self._wake:
+            if self._taken < self._added:
+                self._waiting.append((self._added, call))
+                return
+        call()
 
     def _work(self) -> None:
         while True:
@@ -152,8 +161,14 @@ class Matcher:
                     self._wake.wait()
                 sink, stream, chunk, at, after_gap = self._queue.popleft()
                 self._queued_bytes -= len(chunk)
-            if sink is not None:
-                self._split(sink, stream, chunk, at, after_gap)
+            self._split(sink, stream, chunk, at, after_gap)
+            due: List[Callable[[], None]] = []
+            with self._wake:
+                self._taken += 1
+                while self._waiting and self._waiting[0][0] <= self._taken:
+                    due.append(self._waiting.popleft()[1])
+            for call in due:
+                call()
 
     def _split(
         self, sink: LineSink, stream: Tuple[int, int], chunk: bytes, at: float, after_gap: bool
@@ -335,6 +350,10 @@ class RunOutput:
         if not self._is_joined:
             os.close(self._err_read)
         self._before = None
+
+    def when_seen(self, call: Callable[[], None]) -> None:
+        """Run ``call`` once, in any thread, when all output until now went through and was looked at."""
+        self.when_empty(lambda: self._matcher.when_seen(call))
 
     def when_empty(self, call: Callable[[], None]) -> None:
         """Run ``call`` once, in any thread, when all output written until now went through."""

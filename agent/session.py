@@ -492,7 +492,8 @@ class Session:
             return
         once = _Once(lambda: self._report_end(run))
         if run.output is not None:
-            run.output.when_empty(lambda: self._loop.post(once.call))
+            # first the marks that its last lines hold, then its end
+            run.output.when_seen(lambda: self._loop.post(once.call))
         self._loop.later(TAIL_SECONDS, once.call)
 
     def _report_end(self, run: Run) -> None:
