@@ -263,6 +263,8 @@ def _store_actions(
         else:
             fields |= {"not_before_at": change.not_before, "lease_until_at": None, "lease_owner": ""}
         action = Action.objects.get(uid=change.uid)
+        if change.sequence is not None:
+            fields["content"] = {**action.content, "sequence": change.sequence}
         Action.objects.filter(pk=action.pk).update(**fields)
         if change.state is ActionState.READY and (change.not_before is None or change.not_before <= now):
             due.append(action.pk)

@@ -102,6 +102,7 @@ def load_state(held: Subject, inbox: tuple[CoreSignal, ...], *, now: datetime) -
         world=_world(held, now),
         world_running_at=job.world_running_at,
         suspended=job.is_suspended,
+        stop_grace_seconds=job.stop_grace_seconds,
         next_look_at=held.next_look_at,
     )
 

@@ -15,6 +15,7 @@ from apps.incidents.services import feed
 from apps.incidents.services.acting import check_effect, recover_lapsed
 from apps.incidents.services.signals import NewSignal, record_signals, subject_for_job
 from apps.jobs.models import Incarnation
+from apps.jobs.waiting_times import lost_seconds
 from recovery.lifecycle import ActionState
 from recovery.phases import TERMINAL_PHASES
 from recovery.signals import SignalKind, Source, WorkerKey
@@ -54,8 +55,8 @@ def find_due() -> Due:
 
 def _record_silence(now: datetime) -> list[int]:
     """Edges of agents' heartbeats become signals: evidence, never an end. Returns subjects to decide."""
-    bound = now - timedelta(seconds=settings.TIMINGS["AGENT_LOST_SECONDS"])
     alive = Incarnation.objects.filter(ended_at__isnull=True, last_seen_at__isnull=False).exclude(nonce="")
+    bound = now - timedelta(seconds=lost_seconds(alive.count()))
     gone_silent = alive.filter(is_silent=False, last_seen_at__lt=bound)
     back = alive.filter(is_silent=True, last_seen_at__gte=bound)
     subjects = []
