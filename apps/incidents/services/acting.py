@@ -18,8 +18,8 @@ from datetime import datetime, timedelta
 from django.conf import settings
 from django.db import transaction
 
-from apps.access.clock import database_now
 from apps import crash_points
+from apps.access.clock import database_now
 from apps.incidents.models import Action, ActionTry, LogTail, Notice, Signal
 from apps.incidents.redact import redact_lines
 from apps.incidents.services import feed

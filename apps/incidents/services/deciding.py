@@ -10,8 +10,8 @@ from django.conf import settings
 from django.db import OperationalError, connection, transaction
 from psycopg.errors import LockNotAvailable
 
-from apps.access.clock import database_now
 from apps import crash_points
+from apps.access.clock import database_now
 from apps.incidents.models import InboxEntry, Signal, Subject
 from apps.incidents.policy import current_policy
 from apps.incidents.services.outcome import store_decision
