@@ -319,8 +319,12 @@ def _listen(address: str, options: Options, deadline: float) -> socket.socket:
 
 
 def _admit(listener: socket.socket, options: Options, deadline: float) -> dict[int, socket.socket]:
-    """Accept until each rank has exactly one living connection; the newest one of a rank replaces an older."""
+    """Accept until each rank has exactly one living connection: that of its latest start.
+
+    A survivor of an earlier start that still waits to join is turned away, however often it comes.
+    """
     members: dict[int, socket.socket] = {}
+    latest: dict[int, float] = {}
     while len(members) < options.world - 1:
         left = deadline - time.monotonic()
         if left <= 0:
@@ -337,30 +341,33 @@ def _admit(listener: socket.socket, options: Options, deadline: float) -> dict[i
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             connection.settimeout(1.0)
             try:
-                hello = _receive_line(connection)
-                rank = int(hello["rank"])
-                if hello["job"] != options.job or hello["world"] != options.world:
-                    raise ValueError("of another world")
-                if not 0 < rank < options.world:
-                    raise ValueError("no such rank")
-            except (OSError, ValueError, KeyError, EOFError):
+                rank, started = _read_hello(connection, options)
+            except (OSError, ValueError, KeyError, TypeError, EOFError):
                 connection.close()
                 continue
+            if started < latest.get(rank, 0.0):
+                connection.close()
+                continue
+            latest[rank] = started
             if rank in members:
                 members[rank].close()
             members[rank] = connection
     return members
 
 
+def _read_hello(connection: socket.socket, options: Options) -> tuple[int, float]:
+    """Rank and start time of a process that wants to join; ValueError when it is of another world."""
+    hello = _receive_line(connection)
+    rank = int(hello["rank"])
+    if hello["job"] != options.job or hello["world"] != options.world or not 0 < rank < options.world:
+        raise ValueError("of another world")
+    return rank, float(hello["started"])
+
+
 def _join(options: Options) -> tuple[Collective, dict[str, Any]]:
     started = time.monotonic()
     deadline = started + options.rendezvous_timeout_seconds
-    hello = {
-        "job": options.job,
-        "rank": options.rank,
-        "world": options.world,
-        "nonce": os.urandom(8).hex(),
-    }
+    hello = {"job": options.job, "rank": options.rank, "world": options.world, "started": time.time()}
     while True:
         now = time.monotonic()
         if now >= deadline:

@@ -94,15 +94,11 @@ class TrainingJob:
 
 
 def _typed(name: str, value: Any, kind: str) -> Any:
-    accepted: dict[str, tuple[type, ...]] = {
-        "str": (str,),
-        "int": (int,),
-        "float": (int, float),
-        "bool": (bool,),
-    }
-    if not isinstance(value, accepted[kind]) or (kind in ("int", "float") and isinstance(value, bool)):
+    if kind == "float" and type(value) is int:
+        value = float(value)
+    if type(value).__name__ != kind:  # exact, because a bool is an int to isinstance
         raise BadParameters(f"{name} must be of type {kind}, not {value!r}")
-    return float(value) if kind == "float" else value
+    return value
 
 
 def manifest(job: TrainingJob) -> dict[str, Any]:
