@@ -4,6 +4,7 @@ A plain script for any Python from 3.8 on, standard library only, no compiler, p
 makes lies in `.desk/` and `.venv/`.
 """
 
+import errno
 import glob
 import hashlib
 import io
@@ -347,6 +348,15 @@ def main():
     return 0
 
 
+def explain(problem):
+    """Give the sentence for an error of the system that a person can do something about, or None."""
+    if problem.errno == errno.ENOSPC:
+        return "The disk that holds %s is full: make room and start again." % CHECKOUT
+    if problem.errno in (errno.EACCES, errno.EROFS):
+        return "This user may not write to %s: use a checkout of your own." % (problem.filename or CHECKOUT)
+    return None
+
+
 if __name__ == "__main__":
     try:
         sys.exit(main())
@@ -354,9 +364,9 @@ if __name__ == "__main__":
         say(str(sentence))
         sys.exit(1)
     except OSError as problem:
-        if problem.errno == 28:  # ENOSPC
-            say("The disk that holds %s is full: make room and start again." % CHECKOUT)
-            sys.exit(1)
-        raise
+        if not explain(problem):
+            raise
+        say(explain(problem))
+        sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(130)

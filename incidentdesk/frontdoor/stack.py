@@ -251,7 +251,9 @@ class Stack:
                 (self.cluster / name).unlink(missing_ok=True)
 
         return [
-            Service("agent", lambda: self._python("agent.build", "--out", str(agent)), env=self.env, once=True),
+            Service(
+                "agent", lambda: self._python("agent.build", "--out", str(agent)), env=self.env, once=True
+            ),
             Service(
                 "cluster",
                 lambda: self._python(
