@@ -586,6 +586,7 @@ def load_checkpoint(options: Options, model: Model, path: str) -> int:
 def train(options: Options, log: Log) -> None:
     began = time.monotonic()
     model = Model(options.seed, options.rank)
+    log.line(f"joining a world of {options.world} at {options.address}:{options.port}")
     collective, plan = form_world(options)
     log.line(f"rendezvous complete: world {options.world}, {time.monotonic() - began:.2f} s")
 

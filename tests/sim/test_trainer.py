@@ -173,6 +173,7 @@ def test_checkpoint_of_another_world_size_is_resharded(world: World) -> None:
 def test_only_the_latest_start_of_a_rank_joins_the_world(world: World) -> None:
     other_size = world.start(1, 2, "--steps", "400")
     first = world.start(1, 3, "--steps", "400")
+    until(lambda: "joining" in text_of(first), "the earlier start waits")
     leader = world.start(0, 3, "--steps", "400")
     second = world.start(1, 3, "--steps", "400")
     last = world.start(2, 3, "--steps", "400")
@@ -183,10 +184,11 @@ def test_only_the_latest_start_of_a_rank_joins_the_world(world: World) -> None:
 
 
 def test_a_rank_that_comes_late_never_enters_a_formed_world(world: World) -> None:
-    ranks = world.start_all("--steps", "60", world=2)
+    ranks = world.start_all("--steps", "100", world=2)
     until(lambda: 2 in losses(ranks[0]), "steps")
 
-    late = world.start(1, 2, "--steps", "60")
+    late = world.start(1, 2, "--steps", "100")
+    until(lambda: "joining" in text_of(late), "the late one asks")
 
     assert ends(ranks) == [0, 0]
     assert "rendezvous complete" not in text_of(late)
