@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -49,17 +50,57 @@ class AuditRecord:
 
 
 class AuditLog(deque[AuditRecord]):
-    """The newest records, oldest first; older ones than the bound are dropped."""
+    """The newest records, oldest first; older ones than the bound are dropped. Any thread may add and read."""
 
     def __init__(self, bound: int) -> None:
         super().__init__(maxlen=bound)
         self.last = 0
+        self._lock = threading.Lock()
+
+    def add(
+        self,
+        note: Note,
+        *,
+        at: float,
+        kind: str,
+        namespace: str,
+        name: str,
+        actor: str,
+        status: int,
+        uid: str = "",
+        subresource: str = "",
+        is_dry_run: bool = False,
+        revision: int = 0,
+    ) -> None:
+        """Append a record under the next number."""
+        with self._lock:
+            self.last += 1
+            self.append(
+                AuditRecord(
+                    n=self.last,
+                    at=at,
+                    verb=note.verb,
+                    kind=kind,
+                    namespace=namespace,
+                    name=name,
+                    uid=uid,
+                    actor=actor,
+                    subresource=subresource,
+                    detail=note.detail,
+                    status=status,
+                    dry_run=is_dry_run,
+                    user_agent=note.user_agent,
+                    path=note.path,
+                    revision=revision,
+                )
+            )
 
     def since(self, n: int) -> list[AuditRecord]:
         """Records with a number greater than `n`."""
         records: list[AuditRecord] = []
-        for record in reversed(self):
-            if record.n <= n:
-                break
-            records.append(record)
+        with self._lock:
+            for record in reversed(self):
+                if record.n <= n:
+                    break
+                records.append(record)
         return records[::-1]

@@ -55,6 +55,17 @@ class Unauthorized(ApiError):
 class Forbidden(ApiError):
     code, reason = 403, "Forbidden"
 
+    @classmethod
+    def in_ending_namespace(cls, plural: str, name: str, namespace: str) -> Forbidden:
+        """Nothing can be created in a namespace that is being deleted."""
+        ending = f"namespace {namespace} is being terminated"
+        cause = {"reason": "NamespaceTerminating", "message": ending, "field": "metadata.namespace"}
+        return cls(
+            f'{plural} "{name}" is forbidden: unable to create new content in namespace {namespace} '
+            "because it is being terminated",
+            details={"name": name, "kind": plural, "causes": [cause]},
+        )
+
 
 class NotFound(ApiError):
     code, reason = 404, "NotFound"

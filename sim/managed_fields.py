@@ -219,7 +219,9 @@ def apply(
     others = [replace(owner, fields=owner.fields - differs) for owner in others]
     result = copy.deepcopy(live) if live is not None else {}
     kept = frozenset().union(*(owner.fields for owner in others)) | wanted.keys()
-    for path in sorted((mine.fields if mine else frozenset()) - wanted.keys(), key=len, reverse=True):
+    for path in sorted(
+        (mine.fields if mine else frozenset()) - wanted.keys()
+    ):  # an element before its fields
         if not any(one[: len(path)] == path for one in kept):
             _drop(kind, result, path)
     merged: dict[str, Any] = _merge(kind, (), result, config)
@@ -274,10 +276,15 @@ def _drop(kind: str, obj: dict[str, Any], path: FieldPath) -> None:
     node: Any = obj
     fields: tuple[str, ...] = ()
     parents: list[tuple[Any, Any]] = []
+    is_element = False
+    element_keys: tuple[str, ...] = ()
     for part in path:
         if part.startswith("f:"):
             key: Any = part[2:]
+            if is_element and key in element_keys:
+                return  # what names an element goes with it, not before
             fields = (*fields, key)
+            is_element = False
             if not isinstance(node, dict) or key not in node:
                 return
         else:
@@ -287,6 +294,7 @@ def _drop(kind: str, obj: dict[str, Any], path: FieldPath) -> None:
             key = next((at for at, item in enumerate(node) if _element(rule, item) == part), None)
             if key is None:
                 return
+            is_element, element_keys = True, rule.keys
         parents.append((node, key))
         node = node[key]
     holder, key = parents[-1]

@@ -7,24 +7,22 @@ in revision order. Garbage collection by owner and namespace happens within the 
 
 from __future__ import annotations
 
-import base64
-import binascii
 import bisect
 import random
 import threading
 import time
 import uuid
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
 import msgspec
 
 from sim import admission
-from sim.audit import AuditLog, AuditRecord, Note
+from sim.audit import AuditLog, Note
 from sim.errors import AlreadyExists, ApiError, BadRequest, Conflict, Forbidden, Gone, NotFound
+from sim.pages import INCONSISTENT, ListResult, Selection, Snapshots, read_token, write_token
 from sim.resources import BY_KIND, Resource
 from sim.selectors import parse_fields, parse_labels
 from sim.watch import Change, Entry, Key, Scope, Watch
@@ -32,8 +30,6 @@ from sim.watch import Change, Entry, Key, Scope, Watch
 GARBAGE_COLLECTOR = "system:serviceaccount:kube-system:generic-garbage-collector"
 NAMESPACE_CONTROLLER = "system:serviceaccount:kube-system:namespace-controller"
 
-MAX_SNAPSHOTS = 32
-SNAPSHOT_SECONDS = 300.0
 EVENT_SECONDS = 3600.0
 MAX_EVENTS = 20_000
 _NAME_LETTERS = "bcdfghjklmnpqrstvwxz2456789"
@@ -41,20 +37,6 @@ _NAME_LETTERS = "bcdfghjklmnpqrstvwxz2456789"
 _encode = msgspec.json.Encoder().encode
 
 Entries = list[Entry]  # `Store.list` hides the builtin's name in the class's own annotations
-
-
-@dataclass(frozen=True)
-class ListResult:
-    """One page. `remaining` counts what follows the page, None when selectors make it unknown."""
-
-    entries: list[Entry]
-    resource_version: str
-    continue_token: str | None
-    remaining: int | None
-
-    @cached_property
-    def items(self) -> list[dict[str, Any]]:
-        return [entry.object() for entry in self.entries]
 
 
 @dataclass
@@ -82,12 +64,6 @@ class _Table:
         self.history.append(change)
 
 
-@dataclass
-class _Snapshot:
-    entries: list[Entry]
-    taken_at: float
-
-
 class Store:
     """See the module. One lock guards everything; any thread may call any method."""
 
@@ -112,7 +88,7 @@ class Store:
         self._listeners: list[Callable[[Change], None]] = []
         self._unpublished: deque[Change] = deque()
         self._publishing = False
-        self._snapshots: OrderedDict[tuple[Any, ...], _Snapshot] = OrderedDict()
+        self._snapshots = Snapshots(clock)
         for name in ("default", "kube-system", "kube-public", "kube-node-lease"):
             self.create("Namespace", {"metadata": {"name": name}}, actor="system:apiserver")
 
@@ -175,20 +151,15 @@ class Store:
         """A page in key order; following pages show the state of the first. Raises Gone for an expired token."""
         table = self._tables[kind]
         scope = self.scope(kind, namespace, label_selector, field_selector)
-        selection = (kind, scope.namespace, label_selector or "", field_selector or "")
+        selection: Selection = (kind, scope.namespace, label_selector or "", field_selector or "")
         with self.lock:
             if kind == "Event":
                 self._expire_events()
-            start: Key | None = None
-            revision = self._revision
-            if continue_token:
-                revision, start = _read_token(continue_token)
-            if (
-                revision == -1
-            ):  # the way on after a 410: the present state, from the key where the old list stopped
+            revision, start = read_token(continue_token) if continue_token else (self._revision, None)
+            if revision == INCONSISTENT:
                 revision, found = self._revision, self._matching(table, scope)
-            elif continue_token:
-                found = self._snapshot(table, selection, revision, start or ("", ""))
+            elif start is not None:
+                found = self._snapshots.find(selection, revision, start)
             else:
                 found = self._matching(table, scope)
             first = bisect.bisect_right(found, start, key=lambda entry: entry.key) if start is not None else 0
@@ -196,8 +167,8 @@ class Store:
             left = len(found) - first - len(page)
             token = None
             if left:
-                token = _write_token(revision, page[-1].key)
-                self._keep_snapshot((*selection, revision), found)
+                token = write_token(revision, page[-1].key)
+                self._snapshots.keep(selection, revision, found)
         return ListResult(page, str(revision), token, left if left and not scope.is_filtered else None)
 
     def _matching(self, table: _Table, scope: Scope) -> Entries:
@@ -208,25 +179,6 @@ class Store:
         labels, fields = scope.labels, scope.fields
         found = (entries[key] for key in table.order[low:high])
         return [entry for entry in found if labels(entry.labels) and fields(entry.fields)]
-
-    def _keep_snapshot(self, key: tuple[Any, ...], entries: Entries) -> None:
-        if key in self._snapshots:
-            self._snapshots.move_to_end(key)
-            return
-        self._snapshots[key] = _Snapshot(entries, self.clock())
-        while len(self._snapshots) > MAX_SNAPSHOTS:
-            self._snapshots.popitem(last=False)
-
-    def _snapshot(self, table: _Table, selection: tuple[Any, ...], revision: int, start: Key) -> Entries:
-        snapshot = self._snapshots.get((*selection, revision))
-        if snapshot is None or self.clock() - snapshot.taken_at > SNAPSHOT_SECONDS:
-            raise Gone(
-                "The provided continue parameter is too old to display a consistent list result. You can start a "
-                "new list without the continue parameter, or use the continue token in this response to retrieve "
-                "the remainder of the results. Continuing with the provided token results in an inconsistent list",
-                continue_token=_write_token(-1, start),
-            )
-        return snapshot.entries
 
     # Watching
 
@@ -272,6 +224,12 @@ class Store:
         with self.lock:
             table.watches = [other for other in table.watches if other is not watch]
 
+    @property
+    def open_watches(self) -> int:
+        """How many streams are followed."""
+        with self.lock:
+            return sum(len(table.watches) for table in self._tables.values())
+
     def close_watches(self) -> int:
         """End every stream, as an API server does when it restarts. Returns how many there were."""
         with self.lock:
@@ -296,8 +254,7 @@ class Store:
                 while table.history and table.history[0].revision <= limit:
                     table.history.popleft()
                 table.compacted = max(table.compacted, limit)
-            for key in [key for key in self._snapshots if key[-1] <= limit]:
-                del self._snapshots[key]
+            self._snapshots.forget(limit)
 
     # Writing
 
@@ -377,15 +334,11 @@ class Store:
         An update that changes nothing writes nothing.
         """
         table = self._tables[kind]
-        resource = table.resource
         meta = obj.get("metadata") or {}
         name = str(meta.get("name", ""))
         with self.lock:
             entry = self.entry(kind, meta.get("namespace"), name)
-            if meta.get("uid") and meta["uid"] != entry.uid:
-                raise Conflict.precondition(resource.plural, name, "UID", meta["uid"], entry.uid)
-            if meta.get("resourceVersion") and meta["resourceVersion"] != str(entry.revision):
-                raise Conflict.stale(resource.plural, resource.group, name)
+            self._check_version(table, entry, obj)
             return self._replace(table, entry, _copy(obj), actor, subresource, dry_run=dry_run, note=note)
 
     def mutate(
@@ -414,9 +367,7 @@ class Store:
             new = change(entry.object())
             if new is None:
                 return entry.object()
-            wanted = (new.get("metadata") or {}).get("resourceVersion")
-            if wanted and wanted != str(entry.revision):
-                raise Conflict.stale(table.resource.plural, table.resource.group, name)
+            self._check_version(table, entry, new)
             return self._replace(table, entry, new, actor, subresource, dry_run=dry_run, note=note)
 
     def bind(
@@ -514,6 +465,15 @@ class Store:
         return result
 
     # Inside a write
+
+    @staticmethod
+    def _check_version(table: _Table, entry: Entry, wanted: dict[str, Any]) -> None:
+        """Raises Conflict when the uid or resourceVersion that an object names is not the present one."""
+        resource, meta = table.resource, wanted.get("metadata") or {}
+        if meta.get("uid") and meta["uid"] != entry.uid:
+            raise Conflict.precondition(resource.plural, entry.key[1], "UID", meta["uid"], entry.uid)
+        if meta.get("resourceVersion") and meta["resourceVersion"] != str(entry.revision):
+            raise Conflict.stale(resource.plural, resource.group, entry.key[1])
 
     def _begin_delete(
         self, table: _Table, entry: Entry, present: dict[str, Any], actor: str, grace: int, propagation: str
@@ -711,21 +671,7 @@ class Store:
         if entry is None:
             raise NotFound.of("namespaces", "", key[0])
         if entry.fields["status.phase"] == "Terminating":
-            raise Forbidden(
-                f'{resource.plural} "{key[1]}" is forbidden: unable to create new content in namespace {key[0]} '
-                "because it is being terminated",
-                details={
-                    "name": key[1],
-                    "kind": resource.plural,
-                    "causes": [
-                        {
-                            "reason": "NamespaceTerminating",
-                            "message": f"namespace {key[0]} is being terminated",
-                            "field": "metadata.namespace",
-                        }
-                    ],
-                },
-            )
+            raise Forbidden.in_ending_namespace(resource.plural, key[1], key[0])
 
     def _terminate_namespace(
         self, table: _Table, entry: Entry, present: dict[str, Any], actor: str
@@ -767,8 +713,9 @@ class Store:
         status: int,
     ) -> None:
         meta = obj["metadata"]
-        self.record(
+        self.audit.add(
             note or Note(verb),
+            at=self.clock(),
             kind=resource.kind,
             namespace=meta.get("namespace", ""),
             name=meta["name"],
@@ -776,46 +723,9 @@ class Store:
             actor=actor,
             subresource=subresource or "",
             status=status,
-            dry_run=dry_run,
+            is_dry_run=dry_run,
             revision=0 if dry_run else int(meta.get("resourceVersion", 0)),
         )
-
-    def record(
-        self,
-        note: Note,
-        *,
-        kind: str,
-        namespace: str,
-        name: str,
-        actor: str,
-        status: int,
-        uid: str = "",
-        subresource: str = "",
-        dry_run: bool = False,
-        revision: int = 0,
-    ) -> None:
-        """Add an audit record; writes add theirs, the HTTP front adds refused tries."""
-        with self.lock:
-            self.audit.last += 1
-            self.audit.append(
-                AuditRecord(
-                    self.audit.last,
-                    self.clock(),
-                    note.verb,
-                    kind,
-                    namespace,
-                    name,
-                    uid,
-                    actor,
-                    subresource,
-                    note.detail,
-                    status,
-                    dry_run,
-                    note.user_agent,
-                    note.path,
-                    revision,
-                )
-            )
 
     @staticmethod
     def _key(resource: Resource, namespace: str | None, name: str) -> Key:
@@ -833,20 +743,6 @@ def _copy(obj: dict[str, Any]) -> dict[str, Any]:
     if isinstance(meta, dict):
         copied["metadata"] = {key: value for key, value in meta.items() if value is not None}
     return copied
-
-
-def _write_token(revision: int, start: Key) -> str:
-    token = {"v": "meta.k8s.io/v1", "rv": revision, "start": "/".join(start)}
-    return base64.urlsafe_b64encode(_encode(token)).decode().rstrip("=")
-
-
-def _read_token(token: str) -> tuple[int, Key]:
-    try:
-        decoded = msgspec.json.decode(base64.urlsafe_b64decode(token + "=" * (-len(token) % 4)))
-        namespace, _, name = decoded["start"].partition("/")
-        return int(decoded["rv"]), (namespace, name)
-    except (ValueError, KeyError, TypeError, AttributeError, binascii.Error, msgspec.DecodeError):
-        raise BadRequest("continue key is not valid") from None
 
 
 def iterate(store: Store, kind: str, namespace: str | None = None) -> Iterator[dict[str, Any]]:

@@ -211,8 +211,9 @@ class Router:
                 uid = self.store.entry(target.resource.kind, target.namespace, target.name).uid
             except ApiError:
                 uid = ""
-        self.store.record(
+        self.store.audit.add(
             make_note(request, verb, error.message),
+            at=self.store.clock(),
             kind=target.resource.kind,
             namespace=target.namespace or "",
             name=target.name or "",
@@ -220,5 +221,5 @@ class Router:
             actor=request.user.name if request.user else "",
             subresource=target.subresource,
             status=error.code,
-            dry_run=request.query.get("dryRun") == "All",
+            is_dry_run=request.query.get("dryRun") == "All",
         )

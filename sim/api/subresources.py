@@ -85,8 +85,9 @@ class Subresources:
             node=self._node_of(pod),
         )
         now = self.store.clock()
-        self.store.record(
+        self.store.audit.add(
             make_note(request, "create", f"audiences {audiences}"),
+            at=self.store.clock(),
             kind="ServiceAccount",
             namespace=str(target.namespace),
             name=str(target.name),
