@@ -65,16 +65,17 @@ class KubernetesCluster:
             annotations=dict(job.metadata.annotations or {}),
         )
 
+    def pods(self, *, namespace: str, job_name: str) -> tuple[PodFact, ...]:
+        """Pods of a job as facts, for one that became interesting after its pods were passed over."""
+        facts: list[PodFact] = []
+        for pod in self._pods(namespace, job_name):
+            fact = translate.pod_fact(pod)
+            if fact is not None:
+                facts.append(fact)
+        return tuple(facts)
+
     def pods_of_job(self, *, namespace: str, name: str, uid: str) -> tuple[PodStatus, ...]:
-        query = {"limit": str(PAGE_SIZE), "labelSelector": f"batch.kubernetes.io/job-name={name}"}
-        found: list[objects.Pod] = []
-        while True:
-            body = self.transport.read(f"/api/v1/namespaces/{namespace}/pods", query)
-            page = _decode(body, objects.PodList)
-            found.extend(page.items or ())
-            if not page.metadata.continue_:
-                break
-            query["continue"] = page.metadata.continue_
+        found = self._pods(namespace, name)
         mine = [pod for pod in found if any(o.uid == uid for o in pod.metadata.owner_references or ())]
         return tuple(sorted((_pod_status(pod) for pod in mine), key=lambda pod: pod.name))
 
@@ -116,6 +117,17 @@ class KubernetesCluster:
         except NotFound:
             return ()
         return tuple(body.decode("utf-8", "replace").splitlines()[-lines:])
+
+    def _pods(self, namespace: str, job_name: str) -> list[objects.Pod]:
+        query = {"limit": str(PAGE_SIZE), "labelSelector": f"batch.kubernetes.io/job-name={job_name}"}
+        found: list[objects.Pod] = []
+        while True:
+            body = self.transport.read(f"/api/v1/namespaces/{namespace}/pods", query)
+            page = _decode(body, objects.PodList)
+            found.extend(page.items or ())
+            if not page.metadata.continue_:
+                return found
+            query["continue"] = page.metadata.continue_
 
     def _get[T](self, path: str, type_: type[T]) -> T | None:
         try:

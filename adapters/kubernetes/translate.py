@@ -218,7 +218,7 @@ def container_fact(name: str, status: objects.ContainerStatus | None) -> facts.C
         ends.append(_end(max(restart, 0), last))
     if state.terminated is not None:
         ends.append(_end(count, state.terminated))
-        word, reason, message = "terminated", state.terminated.reason, state.terminated.message
+        word, reason, message = "terminated", state.terminated.reason, _text(state.terminated.message)
     elif state.running is not None:
         word, reason, message = "running", "", ""
     else:
@@ -241,10 +241,15 @@ def _end(restart: int, state: objects.Terminated) -> facts.ContainerEnd:
         exit_code=state.exit_code,
         signal=state.signal or (state.exit_code - 128 if 128 < state.exit_code < 160 else 0),
         reason=state.reason,
-        message=state.message,
+        message=_text(state.message),
         started_at=state.started_at,
         finished_at=state.finished_at,
     )
+
+
+def _text(message: str) -> str:
+    """A message that containers may write themselves: databases do not take a zero character."""
+    return message.replace("\0", "")
 
 
 def _main_container(annotations: Mapping[str, str], spec: objects.PodSpec) -> str:

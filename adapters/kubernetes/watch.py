@@ -67,7 +67,7 @@ class Resource[T: Versioned]:
 
 @dataclass(frozen=True, slots=True)
 class Batch[T]:
-    """What was heard. Without changes it is a bookmark, the end of a list, or ``trouble``.
+    """What was heard. Without changes it is an accepted watch, a bookmark, the end of a list, or ``trouble``.
 
     ``resource_version`` is set where the stream may be resumed. ``gap`` says why everything was listed
     again, ``trouble`` why nothing is heard at present.
@@ -184,6 +184,7 @@ class Watcher[T: Versioned]:
         )
         with self._guard:
             self._lines = lines
+        self._hand_over(Batch(self.resource.name))  # an answer is a sign of life, also when nothing happens
         heard = False
         try:
             for line in lines:
