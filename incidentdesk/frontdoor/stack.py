@@ -240,7 +240,15 @@ class Stack:
                 "--greeting",
                 str(self.root / "greeting.txt"),
             ]
-        return Service("setup", lambda: self._python(*words), env=self.env, once=True, start_seconds=120.0)
+        return Service(
+            "setup",
+            lambda: self._python(*words),
+            env=self.env,
+            once=True,
+            # A simulated cluster that starts again is another cluster, which has to be made known.
+            again_after=("cluster",),
+            start_seconds=120.0,
+        )
 
     def _cluster_services(self) -> list[Service]:
         agent = self.root / "agent.pyz"

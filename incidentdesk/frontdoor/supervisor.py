@@ -45,6 +45,8 @@ class Service:
     ready: Callable[[], bool] | None = None
     after: tuple[str, ...] = ()
     once: bool = False
+    again_after: tuple[str, ...] = ()
+    """For a step: whose return from the dead makes it necessary again."""
     prepare: Callable[[], None] | None = None
     start_seconds: float = 60.0
     stop_signal: signal.Signals = signal.SIGTERM
@@ -263,11 +265,11 @@ class Supervisor:
 
     def _start(self, run: _Run) -> None:
         service = run.service
+        run.started_at = time.monotonic()
         if service.prepare is not None:
             service.prepare()
         env = {} if service.full_environment else dict(os.environ)
         env |= dict(service.env) | {"INCIDENTDESK_STACK": self.mark}
-        run.started_at = time.monotonic()
         with self.log(service.name).open("ab") as log:
             run.process = processes.spawn(
                 service.command(),
@@ -282,7 +284,12 @@ class Supervisor:
         run.state, run.ready_at = state, now
         seconds = now - run.started_at
         if run.was_ready:
-            self._say(f"{run.service.name} runs again after {seconds:.1f} s")
+            self._say(
+                f"{run.service.name} {'is done' if run.service.once else 'runs'} again after {seconds:.1f} s"
+            )
+            for other in self._runs.values():
+                if run.service.name in other.service.again_after and other.state is State.DONE:
+                    other.state = State.WAITING
         else:
             self._say(f"  {run.service.name:<14}{seconds:5.1f} s")
         run.was_ready = True

@@ -71,6 +71,18 @@ def test_service_waits_for_what_it_needs(tmp_path: Path) -> None:
         assert processes.is_alive(supervisor.pid("user"))
 
 
+def test_step_is_done_again_when_what_it_depends_on_came_back(tmp_path: Path) -> None:
+    done = tmp_path / "done"
+    step = Service(
+        "step", lambda: ["sh", "-c", f"echo x >> '{done}'"], once=True, after=("base",), again_after=("base",)
+    )
+    with running(tmp_path, step, Service("base", lambda: SLEEPER)) as (supervisor, said):
+        assert done.read_text().split() == ["x"]
+        supervisor.kill("base")
+        wait_until(lambda: any("step is done again" in line for line in said))
+        assert done.read_text().split() == ["x", "x"]
+
+
 def test_failed_step_ends_everything_with_one_sentence_and_its_last_lines(tmp_path: Path) -> None:
     step = Service("step", lambda: ["sh", "-c", "echo the reason; exit 3"], once=True)
     said: list[str] = []
