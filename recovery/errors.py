@@ -52,7 +52,9 @@ class ClusterUnavailable(ClusterError):
 
     code = "cluster_unavailable"
 
-    def __init__(self, detail: str, *, ambiguous: bool = False, retry_after_seconds: float | None = None) -> None:
+    def __init__(
+        self, detail: str, *, ambiguous: bool = False, retry_after_seconds: float | None = None
+    ) -> None:
         super().__init__(detail)
         self.ambiguous = ambiguous
         self.retry_after_seconds = retry_after_seconds

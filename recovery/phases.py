@@ -1,4 +1,4 @@
-"""Phase machine of a job: states, events, the table and ``step``. Source: DOMAIN section 3.
+"""Phase machine of a job. Source: DOMAIN section 3.
 
 ``step`` is the one function that production, replay and the explorer run. It is total: every event in
 every state has an answer, which names the row of the table that gave it.
@@ -7,77 +7,109 @@ every state has an answer, which names the row of the table that gave it.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
 
-from recovery.signals import EndCause, Use, WorkerKey
+from recovery.phase_events import Event
+from recovery.phase_moves import QUEUED, WAITING_FOR_CAPACITY, Count, Order, OrderKind
+from recovery.phase_state import (
+    LIVE_PHASES,
+    TERMINAL_PHASES,
+    JobState,
+    MessagePhase,
+    MessageType,
+    Phase,
+    WorkerState,
+    recover_count_of,
+    renumber,
+)
+from recovery.phase_table import AUTOMATIC_ROWS, EVENT_ROWS, TABLE, Row, markdown
+from recovery.signals import Use
 
+__all__ = [
+    "LIVE_PHASES",
+    "QUEUED",
+    "TABLE",
+    "TERMINAL_PHASES",
+    "WAITING_FOR_CAPACITY",
+    "Count",
+    "JobState",
+    "MessagePhase",
+    "MessageType",
+    "Move",
+    "Order",
+    "OrderKind",
+    "Phase",
+    "Row",
+    "Step",
+    "WorkerState",
+    "markdown",
+    "recover_count_of",
+    "renumber",
+    "step",
+]
 
-class Phase(StrEnum):
-    """Phase of a job and inner phase of a worker."""
+# A chain of automatic rows passes each phase at most once.
+_LONGEST_CHAIN = len(Phase)
 
-    PENDING = "Pending"
-    BOOT_CHECKING = "BootChecking"
-    RUN_COMMAND = "RunCommand"
-    RESTARTING = "Restarting"
-    TROUBLESHOOTING = "Troubleshooting"
-    SUCCEEDED = "Succeeded"
-    FAILED = "Failed"
-    STOPPED = "Stopped"
-
-
-TERMINAL_PHASES = frozenset({Phase.SUCCEEDED, Phase.FAILED, Phase.STOPPED})
-LIVE_PHASES = frozenset(set(Phase) - TERMINAL_PHASES)
-
-
-class MessageType(StrEnum):
-    """Types of agents' messages that the phase machine reads; the words of the wire."""
-
-    ACK = "ACK"
-    ERROR = "Error"
-    FINISH = "Finish"
-
-
-class MessagePhase(StrEnum):
-    """Phases of messages and orders; the words of the wire."""
-
-    BOOTCHECK = "bootcheck"
-    COMMAND = "command"
-    TROUBLESHOOT = "troubleshoot"
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerState:
-    """One worker. ``handled`` holds the (type, phase) pairs handled at ``last_sequence``."""
-
-    key: WorkerKey
-    inner_phase: Phase = Phase.PENDING
-    enrolled: bool = False
-    finished: bool = False
-    retries: int = 0
-    restarted: bool = False  # its incarnation ended, the new one is not back yet
-    must_exit: bool = False
-    retired: bool = False
-    departed: bool = False  # finished and has left its container
-    last_sequence: int = 0
-    handled: frozenset[tuple[MessageType, MessagePhase]] = frozenset()
-    last_failure_reason: str = ""
+_ROWS_BY_EVENT: dict[type[Event], tuple[Row, ...]] = {
+    kind: tuple(row for row in EVENT_ROWS if row.event is kind)
+    for kind in {row.event for row in EVENT_ROWS if row.event}
+}
 
 
 @dataclass(frozen=True, slots=True)
-class JobState:
-    """A job as the phase machine sees it; ``workers`` are sorted by key.
+class Move:
+    """A change of the job's phase and the row that made it."""
 
-    ``attempt`` rises with each entry into RunCommand and ``attempt_sequence`` is the sequence of the
-    command order that began it. ``protected`` false means that nobody obeys: the phase is derived.
+    row: str
+    before: Phase
+    after: Phase
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What one event did. ``row`` and ``reason`` are the event's own; ``moves`` has what followed, too."""
+
+    state: JobState
+    orders: tuple[Order, ...]
+    count: Count | None
+    use: Use
+    row: str
+    reason: str
+    moves: tuple[Move, ...] = ()
+
+
+def step(state: JobState, event: Event) -> Step:
+    """What a job becomes by an event. Total and pure; may be called twice, the second changes nothing more.
+
+    Orders come in ascending sequence. There is at most one count, because any count leaves RunCommand.
     """
-
-    phase: Phase
-    workers: tuple[WorkerState, ...]
-    max_retry: int
-    recover_count: int = 0
-    sequence: int = 0
-    run: int = 1
-    attempt: int = 0
-    attempt_sequence: int = 0
-    protected: bool = True
-    reason: str = ""  # why it waits: queued, waiting for capacity, …
+    row = next(
+        row for row in _ROWS_BY_EVENT[type(event)] if state.phase in row.phases and row.when(state, event)
+    )
+    effect = row.effect(state, event)
+    reason = row.says.format(event=event, state=state)
+    moves = [Move(row.id, state.phase, effect.state.phase, reason)]
+    orders = list(effect.orders)
+    after = effect.state
+    for _ in range(_LONGEST_CHAIN):
+        following = next(
+            (row for row in AUTOMATIC_ROWS if after.phase in row.phases and row.when(after, None)), None
+        )
+        if following is None:
+            break
+        automatic = following.effect(after, None)
+        orders.extend(automatic.orders)
+        moves.append(
+            Move(following.id, after.phase, automatic.state.phase, following.says.format(state=after))
+        )
+        after = automatic.state
+    return Step(
+        state=after,
+        orders=tuple(orders),
+        count=effect.count,
+        use=row.use,
+        row=row.id,
+        reason=reason,
+        moves=tuple(move for move in moves if move.before is not move.after),
+    )

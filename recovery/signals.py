@@ -46,14 +46,17 @@ class SignalKind(StrEnum):
     AGENT_SILENT = "agent_silent"  # desk: no heartbeat for the bound; evidence, never an end
     AGENT_BACK = "agent_back"  # desk: heartbeats again
     JOB_KNOWN = "job_known"  # watch: the job was seen first; {"suspended": bool}
-    WORLD_RUNNING = "world_running"  # watch: the last pod of the world is Running (the barrier's clock starts)
-    INCARNATION_ENDED = "incarnation_ended"  # watch or hook: {"pod_uid", "container", "restart", "cause": EndCause, "exit_code", "signal", "reason"}
+    # watch: the last pod of the world is Running (the barrier's clock starts); each time it is complete again
+    WORLD_RUNNING = "world_running"
+    # watch or hook: {"pod_uid", "container", "restart", "cause": EndCause, "exit_code", "signal", "reason"}
+    INCARNATION_ENDED = "incarnation_ended"
     POD_WAITING = "pod_waiting"  # watch: a pod of the job cannot be placed; {"reason", "message"}
     CAPACITY_BACK = "capacity_back"  # watch: it is placed
     JOB_SUSPENDED = "job_suspended"  # watch: {"by"}
     JOB_RESUMED = "job_resumed"  # watch: {"by"}
     JOB_DELETED = "job_deleted"  # watch
-    JOB_ENDED = "job_ended"  # watch: the controller says Complete or Failed; {"condition", "reason", "message"}
+    # watch: the controller says Complete or Failed; {"condition", "reason", "message"}
+    JOB_ENDED = "job_ended"
     PROTECTION = "protection"  # watch or person: {"protected": bool, "reason"}
     BARRIER_EXPIRED = "barrier_expired"  # desk: not every agent enrolled in time
     MAX_RETRY_CHANGED = "max_retry_changed"  # watch or person: {"max_retry"}
@@ -62,7 +65,8 @@ class SignalKind(StrEnum):
     ALERT = "alert"  # alertmanager: {"labels", "annotations", "status"}
     LOG = "log"  # any: {"lines"}
     METRIC = "metric"  # prometheus: {"name", "value"}
-    ACTION_GO = "action_go"  # desk: the executor claimed this action and sends it; {"action_uid", "try", "lease"}
+    # desk: the executor claimed this action and sends it; {"action_uid", "try", "lease"}
+    ACTION_GO = "action_go"
     ACTION_ENDED = "action_ended"  # desk: {"action_uid", "state", "detail"}
     LOOK = "look"  # desk: the time to look again has come
     PERSON_RESOLVE = "person_resolve"  # person: {"by", "reason"}
