@@ -8,7 +8,7 @@ transport; bodies are raw bytes, decoded by ``objects``.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import urlencode
 
@@ -70,7 +70,7 @@ class KubernetesTransport:
         response = self._send("GET", path, query, timeout=timeout)
         return KubernetesLines(response)
 
-    def merge_patch(self, path: str, body: bytes, query: Query) -> bytes:
+    def merge_patch(self, path: str, body: Mapping[str, Any], query: Query) -> bytes:
         query = {"fieldManager": FIELD_MANAGER, **query}
         response = self._send("PATCH", path, query, timeout=self._timeout_seconds, body=body)
         return self._body(response, is_write=True)
@@ -82,7 +82,7 @@ class KubernetesTransport:
         query: Query,
         *,
         timeout: float | tuple[float, float],
-        body: bytes | None = None,
+        body: Mapping[str, Any] | None = None,
     ) -> urllib3.BaseHTTPResponse:
         """Send, and raise for every status but 2xx. The body is not read yet."""
         headers = {"Accept": "application/json", "User-Agent": USER_AGENT}

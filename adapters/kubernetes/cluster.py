@@ -103,7 +103,7 @@ class KubernetesCluster:
         metadata: dict[str, Any] = {"uid": uid, "annotations": dict(annotations)}
         if resource_version is not None:
             metadata["resourceVersion"] = resource_version
-        body = msgspec.json.encode({"metadata": metadata, "spec": {"suspend": True}})
+        body = {"metadata": metadata, "spec": {"suspend": True}}
         try:
             self.transport.merge_patch(_job_path(namespace, name), body, {})
         except NotFound:

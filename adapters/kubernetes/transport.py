@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Protocol
+from typing import Any, Protocol
 
 Query = Mapping[str, str]
 
@@ -32,6 +32,6 @@ class Transport(Protocol):
         """The body of a GET, line by line as it comes. Silence longer than the time-out is unavailability."""
         ...
 
-    def merge_patch(self, path: str, body: bytes, query: Query) -> bytes:
+    def merge_patch(self, path: str, body: Mapping[str, Any], query: Query) -> bytes:
         """Apply a JSON merge patch and return the object as it is then."""
         ...
