@@ -15,7 +15,6 @@ from rest_framework.pagination import BasePagination
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.utils.urls import replace_query_param
-from rest_framework.views import APIView
 
 
 class KeysetPagination(BasePagination):
@@ -28,7 +27,7 @@ class KeysetPagination(BasePagination):
     max_limit = 200
     default_limit = 50
 
-    def paginate_queryset(self, queryset: Any, request: Request, view: APIView | None = None) -> list[Any]:
+    def paginate_queryset(self, queryset: Any, request: Request, view: Any = None) -> list[Any]:
         self.request = request
         allowed: Sequence[str] = getattr(view, "ordering_fields", ("-id",))
         self.ordering = self._ordering(request, allowed)

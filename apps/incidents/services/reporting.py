@@ -188,11 +188,12 @@ def _signal(
     """One message as a signal; BadInput names the field that cannot be."""
     job, worker = life.worker.job, life.worker
     number = _whole(message, "n", least=1, most=2**62)
-    kind = _KINDS.get(message.get("type", ""))
+    told_type = message.get("type")
+    kind = _KINDS.get(told_type) if isinstance(told_type, str) else None
     if kind is None:
         raise BadInput(f"One of {', '.join(_KINDS)}.", field="type")
     phase = message.get("phase") or ""
-    if phase not in wire.PHASES and (phase or message["type"] in _WITH_PHASE):
+    if phase not in wire.PHASES and (phase or told_type in _WITH_PHASE):
         raise BadInput(f"One of {', '.join(wire.PHASES)}.", field="phase")
     for field, own in (("job", job.name), ("namespace", job.namespace)):
         told = message.get(field)
