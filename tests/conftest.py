@@ -11,6 +11,7 @@ import pytest
 
 from incidentdesk.frontdoor.places import CHECKOUT
 from incidentdesk.frontdoor.servers import EmbeddedServers
+from incidentdesk.frontdoor.template import template_database
 
 # Before Django's settings load. Workers of xdist inherit the variables from the run that starts them.
 _servers = EmbeddedServers.in_free_slot(CHECKOUT / ".desk" / "test", use_environment=True)
@@ -22,6 +23,8 @@ os.environ.setdefault("HYPOTHESIS_STORAGE_DIRECTORY", str(CHECKOUT / ".desk" / "
 import django  # noqa: E402 - after the environment is complete
 
 django.setup()
+
+from django.db import connection  # noqa: E402
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -58,4 +61,6 @@ def redis_url(servers: EmbeddedServers) -> str:
 def django_db_modify_db_settings(
     servers: EmbeddedServers, django_db_modify_db_settings_parallel_suffix: None
 ) -> None:
-    """Start the servers before pytest-django makes its test database."""
+    """Start the servers, and let pytest-django copy its test database from one that is migrated."""
+    if servers.postgres is not None:
+        connection.settings_dict["TEST"]["TEMPLATE"] = template_database(servers.postgres)
