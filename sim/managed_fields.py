@@ -18,6 +18,7 @@ from sim.schema import ListRule, is_atomic_map, list_rule
 FieldPath = tuple[str, ...]
 FieldSet = frozenset[FieldPath]
 
+LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 _NOT_TRACKED = frozenset(
     ("f:metadata", f"f:{name}")
     for name in (
@@ -214,7 +215,7 @@ def apply(
     differs = {path for path, value in wanted.items() if path in present and present[path] != value}
     clashes = [(owner, sorted(owner.fields & differs)) for owner in others]
     clashes = [(owner, paths) for owner, paths in clashes if paths]
-    if clashes and not force:
+    if clashes and not force and not _takes_over(kind, manager, live, present, clashes):
         raise _conflict(clashes)
     others = [replace(owner, fields=owner.fields - differs) for owner in others]
     result = copy.deepcopy(live) if live is not None else {}
@@ -230,6 +231,28 @@ def apply(
     api_version = str(config.get("apiVersion", ""))
     write_owners(merged, [*others, Owner(manager, "Apply", api_version, subresource, fields, time)])
     return merged
+
+
+def _takes_over(
+    kind: str,
+    manager: str,
+    live: dict[str, Any] | None,
+    present: dict[FieldPath, Any],
+    clashes: list[tuple[Owner, list[FieldPath]]],
+) -> bool:
+    """Whether kubectl only meets what its own client-side apply set, and nobody changed since.
+
+    As the API server does, so that `kubectl apply` can be followed by `kubectl apply --server-side`.
+    """
+    text = ((live or {}).get("metadata", {}).get("annotations") or {}).get(LAST_APPLIED)
+    if manager != "kubectl" or text is None:
+        return False
+    try:
+        applied = values(kind, msgspec.json.decode(text, type=dict[str, Any]))
+    except msgspec.DecodeError:
+        return False
+    missing = object()
+    return all(applied.get(path, missing) == present[path] for _, paths in clashes for path in paths)
 
 
 def _conflict(clashes: list[tuple[Owner, list[FieldPath]]]) -> Conflict:

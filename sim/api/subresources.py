@@ -26,7 +26,7 @@ class Subresources:
 
     def evict(self, request: Request, target: Target) -> Response:
         body = read_object(request)
-        if body.get("apiVersion") not in ("policy/v1", "policy/v1beta1"):
+        if body.get("apiVersion") not in (None, "policy/v1", "policy/v1beta1"):
             raise BadRequest(f"no kind Eviction is registered for version {body.get('apiVersion')}")
         named = (body.get("metadata") or {}).get("name")
         if named and named != target.name:

@@ -1,3 +1,4 @@
+import json
 from typing import Any
 
 import pytest
@@ -89,6 +90,32 @@ def test_update_takes_what_it_changes() -> None:
 def test_update_that_changes_nothing_owns_nothing() -> None:
     made = by("a", None, {"metadata": {"name": "p", "labels": {"x": "1"}}})
     assert list(owners(updated("editor", made))) == [("a", "Apply")]
+
+
+def client_side(value: str, last_applied: str) -> dict[str, Any]:
+    """A pod as a client-side `kubectl apply` left it, or somebody after it."""
+    applied = json.dumps({"metadata": {"name": "p", "labels": {"x": last_applied}}})
+    annotations = {"kubectl.kubernetes.io/last-applied-configuration": applied}
+    metadata = {"name": "p", "labels": {"x": value}, "annotations": annotations}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata}
+
+
+def test_kubectl_takes_over_its_own_client_side_apply() -> None:
+    new = client_side("1", "1")
+    note_update(
+        "Pod", None, new, manager="kubectl-client-side-apply", api_version="v1", subresource="", now=NOW
+    )
+    config = {"metadata": {"name": "p", "labels": {"x": "2"}}}
+    assert by("kubectl", new, config)["metadata"]["labels"] == {"x": "2"}
+    with pytest.raises(Conflict):
+        by("other", new, config)
+
+
+def test_kubectl_does_not_take_over_what_somebody_changed_since() -> None:
+    new = client_side("edited", "1")
+    note_update("Pod", None, new, manager="editor", api_version="v1", subresource="", now=NOW)
+    with pytest.raises(Conflict, match='conflict with "editor"'):
+        by("kubectl", new, {"metadata": {"name": "p", "labels": {"x": "2"}}})
 
 
 def test_atomic_lists_are_owned_whole() -> None:
