@@ -14,7 +14,7 @@ import re
 import sys
 import threading
 import time
-from typing import Callable, Dict, List, Optional, Set, Tuple
+from typing import Callable, Dict, List, Optional, Protocol, Set, Tuple
 
 from agent import wire
 from agent.environment import Runner, find_program, read_text
@@ -41,11 +41,12 @@ _DEVICE_ERROR = re.compile(
 )
 _KILLED_FOR_MEMORY = re.compile(r"Out of memory: Killed process|Memory cgroup out of memory", re.IGNORECASE)
 
-# A short program of its own, because a hung mount never lets go of the thread that touched it.
-# Prints one JSON line a directory, memory first, so that what answered is known if a later one hangs.
+# A program of its own, because a hung mount never lets go of the thread that touched it. Reads lists of
+# directories, prints one JSON line for each, memory first, so that what answered is known if a later one
+# hangs, then an empty line.
 MOUNT_PROBE = r"""
 import json, os, sys, time
-for path in sys.argv[1:]:
+def probe(path):
     found = {"path": path}
     began = time.monotonic()
     try:
@@ -65,7 +66,20 @@ for path in sys.argv[1:]:
         found.update(errno=error.errno, error=error.strerror)
     found["seconds"] = round(time.monotonic() - began, 4)
     print(json.dumps(found), flush=True)
+for line in iter(sys.stdin.readline, ""):
+    for path in json.loads(line):
+        probe(path)
+    print(flush=True)
 """
+
+
+MOUNT_PROBE_ARGV = [sys.executable, "-I", "-S", "-c", MOUNT_PROBE]
+
+
+class Asked(Protocol):
+    """A helper that answers a line with lines; whether in full is told first."""
+
+    def ask(self, question: str, timeout_seconds: float) -> Tuple[bool, List[str]]: ...
 
 
 class KernelLog:
@@ -117,8 +131,15 @@ class QuickSet:
     """The quick checks of one container. What was there at the first look must be there later."""
 
     def __init__(
-        self, run: Runner, env: Dict[str, str], kernel_log: KernelLog, checkpoint_dir: Optional[str]
+        self,
+        run: Runner,
+        mounts: Asked,
+        env: Dict[str, str],
+        kernel_log: KernelLog,
+        checkpoint_dir: Optional[str],
     ) -> None:
+        """``mounts`` runs ``MOUNT_PROBE_ARGV`` and answers questions, as runner.Helper does."""
+        self._mounts = mounts
         self._run = run
         self._env = env
         self._kernel_log = kernel_log
@@ -221,9 +242,9 @@ class QuickSet:
             paths.append(self._checkpoint_dir)
         if not paths:
             return [], []
-        code, text = self._run([sys.executable, "-I", "-S", "-c", MOUNT_PROBE, *paths], HELPER_SECONDS)
+        is_whole, lines = self._mounts.ask(json.dumps(paths), HELPER_SECONDS)
         answers: List[Dict[str, object]] = []
-        for line in text.splitlines():
+        for line in lines:
             try:
                 answer = json.loads(line)
             except ValueError:
@@ -232,8 +253,8 @@ class QuickSet:
                 answers.append(answer)
         answered = {answer["path"] for answer in answers}
         silent = [path for path in paths if path not in answered]
-        if silent and code is not None:
-            raise OSError(0, "probe ended with %d: %s" % (code, text.strip()[-300:]))
+        if silent and is_whole:
+            raise OSError(0, "the probe said nothing of %s: %s" % (silent[0], " ".join(lines)[-300:]))
         return answers, silent
 
     def _io(self, mounts: _Once) -> Outcome:

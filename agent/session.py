@@ -19,7 +19,7 @@ from typing import Any, Callable, Dict, List, Optional, Tuple, cast
 from agent import wire
 from agent.channel import Channel
 from agent.checkpoints import FORMATS, CheckpointScan, Found, Seen
-from agent.checks import KernelLog, QuickSet
+from agent.checks import MOUNT_PROBE_ARGV, KernelLog, QuickSet
 from agent.environment import report as environment_report
 from agent.loop import Loop, Timer
 from agent.outbox import Outbox
@@ -105,7 +105,13 @@ class Session:
         self._outbox = outbox
         self._matcher = Matcher()
         self._runner = Runner(loop, table, settings.command_env({}))
-        self._quick = QuickSet(self._runner, settings.command_env({}), KernelLog(), settings.checkpoint_dir)
+        self._quick = QuickSet(
+            self._runner,
+            self._runner.keep(MOUNT_PROBE_ARGV),
+            settings.command_env({}),
+            KernelLog(),
+            settings.checkpoint_dir,
+        )
         self._channel: Optional[Channel] = None
         self._limits: Dict[str, float] = {}
         self._pattern = None

@@ -111,7 +111,7 @@ def test_pattern_of_the_user_replaces_the_default_steps() -> None:
 
 @pytest.mark.parametrize("text", ["(", r"step (\d+)"])
 def test_pattern_that_cannot_work_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="regular expression|group named step"):
+    with pytest.raises(ValueError, match=r"regular expression|group named step"):
         step_pattern(text)
 
 
