@@ -1,0 +1,32 @@
+"""Real failures on real processes through the whole desk (`./desk drill NAME` runs the same)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.drills.conftest import EVERY_RUN, LONG_RUN
+
+pytestmark = [pytest.mark.drill, pytest.mark.timeout(3000)]
+
+
+@pytest.mark.parametrize("name", EVERY_RUN)
+def test_drill_ends_well(name: str, drill_results: dict[str, Any]) -> None:
+    assert name in drill_results, f"the drill did not run:\n{drill_results['_output']}"
+    assert drill_results[name]["ok"], f"{drill_results[name].get('failure')}\n{drill_results['_output']}"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", LONG_RUN)
+def test_long_drill_ends_well(name: str, drill_results: dict[str, Any]) -> None:
+    assert drill_results[name]["ok"], f"{drill_results[name].get('failure')}\n{drill_results['_output']}"
+
+
+@pytest.mark.parametrize("name", ["kill-process", "pod-deleted"])
+def test_counters_go_as_in_the_worked_example(name: str, drill_results: dict[str, Any]) -> None:
+    assert drill_results[name]["history"] == "1:0:0 → 1:1:1"
+
+
+def test_run_of_all_drills_exits_with_success(drill_results: dict[str, Any]) -> None:
+    assert drill_results["_code"] == 0, drill_results["_output"]
