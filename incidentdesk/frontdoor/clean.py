@@ -39,6 +39,15 @@ def holder(path):
     return None
 
 
+def is_zombie(pid):
+    """Whether the process has ended, and only its parent has not looked yet."""
+    try:
+        with open("/proc/%d/stat" % pid) as stream:
+            return stream.read().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return False
+
+
 def end(pid):
     """Ask a process to end, insist after a while; whether it is gone."""
     for number in (signal.SIGTERM, signal.SIGKILL):
@@ -47,6 +56,8 @@ def end(pid):
             os.kill(pid, number)
             while time.time() < deadline:
                 os.kill(pid, 0)
+                if is_zombie(pid):
+                    return True
                 time.sleep(0.05)
         except ProcessLookupError:
             return True

@@ -161,8 +161,12 @@ class Stack:
 
     def _services(self) -> list[Service]:
         """List what runs. What imports for long comes first, so it does so while PostgreSQL is made ready."""
-        database = ("postgres",) if self.servers.postgres else ()
-        broker = ("valkey",) if self.servers.valkey else ()
+        # What is needed is also ended later: the cluster's end must not be seen as its pods' failure.
+        needs = ["setup"]
+        needs += ["cluster"] if self.profile.has_cluster else []
+        needs += ["postgres"] if self.servers.postgres else []
+        needs += ["valkey"] if self.servers.valkey else []
+        after = tuple(needs)
         services = [self._setup()]
         if self.profile.has_cluster:
             services += self._cluster_services()
@@ -196,12 +200,12 @@ class Stack:
                     *("--workers", "1", "--no-ws", "incidentdesk.asgi:application"),
                 ),
                 env=self.env,
-                after=("setup", *database, *broker),
+                after=after,
                 ready=InBackground(lambda: answers_http(self.port)),
             )
         )
         for name, queues, size in (("decide", "decide", 1), ("worker", "act,import,notify", 2)):
-            services.append(self._worker(name, queues, size, after=("setup", *database, *broker)))
+            services.append(self._worker(name, queues, size, after=after))
         services.append(
             Service(
                 "beat",
@@ -218,7 +222,7 @@ class Stack:
                     *("-l", "INFO"),
                 ),
                 env=self.env,
-                after=("setup", *database, *broker),
+                after=after,
             )
         )
         services.append(
@@ -226,7 +230,7 @@ class Stack:
                 "watch",
                 lambda: [PYTHON, str(CHECKOUT / "manage.py"), "watch", *self._watched_cluster()],
                 env=self.env,
-                after=("setup", *database, *broker),
+                after=after,
             )
         )
         return services
