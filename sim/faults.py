@@ -257,7 +257,7 @@ def _restore(cluster: Cluster, values: Mapping[str, Any]) -> dict[str, Any]:
     if job is None:
         for kubelet in cluster.kubelets.values():
             if kubelet.is_silent:
-                kubelet.is_silent = False
+                kubelet.speak()
                 silent.append(kubelet.node_name)
     what = f"{len(pods)} pods reach the desk again"
     if silent:
@@ -270,7 +270,7 @@ def _node_silent(cluster: Cluster, values: Mapping[str, Any]) -> dict[str, Any]:
     if kubelet is None:
         raise FaultRefused("no-such-node", f"no node {values['node']!r}", 404)
     at = time.time()
-    kubelet.is_silent = True
+    kubelet.fall_silent()
     return {"what": f"node {kubelet.node_name} renews its lease no more", "node": kubelet.node_name, "at": at}
 
 

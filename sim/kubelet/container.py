@@ -56,8 +56,9 @@ class Container:
         self._lock = threading.Lock()
         ours, theirs = socket.socketpair()
         # -I and -S: nothing of the environment or of site-packages takes part in the supervisor's start.
+        # The log's name is only for whoever reads a process list.
         self._process = subprocess.Popen(
-            [sys.executable, "-I", "-S", str(SHIM)],
+            [sys.executable, "-I", "-S", str(SHIM), str(log)],
             stdin=theirs.fileno(),
             close_fds=True,
             start_new_session=True,

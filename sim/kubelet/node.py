@@ -103,11 +103,38 @@ class Kubelet:
         self._lock = threading.Lock()
         self._workers: dict[str, PodWorker] = {}
         self._status_due = 0.0
-        self.is_silent = False
-        """Renews and reports nothing, as a node cut off from the API server; its pods run on."""
+        self._api = threading.Lock()  # held by a heartbeat, and while silence begins or ends
+        self._is_silent = False
+        self._unseen: list[Change] = []
+
+    @property
+    def is_silent(self) -> bool:
+        return self._is_silent
+
+    def fall_silent(self) -> None:
+        """From now on neither hear nor tell the API server anything; the pods that run, run on."""
+        with self._api:
+            self._is_silent = True
+
+    def speak(self) -> None:
+        """Catch up on what changed meanwhile, and report again."""
+        with self._api:
+            self._is_silent = False
+            unseen, self._unseen = self._unseen, []
+            for change in unseen:
+                self._follow(change)
+        for worker in self.workers():
+            worker.report()
 
     def pod_changed(self, change: Change) -> None:
         """Follow one change of a pod on this node, in the order of the store."""
+        with self._api:
+            if self._is_silent:
+                self._unseen.append(change)
+            else:
+                self._follow(change)
+
+    def _follow(self, change: Change) -> None:
         pod = change.object
         uid = str(pod["metadata"]["uid"])
         with self._lock:
@@ -157,8 +184,11 @@ class Kubelet:
 
     def beat(self) -> None:
         """Renew the lease; report the node's status when it is due or does not say Ready."""
-        if self.is_silent:
-            return
+        with self._api:
+            if not self._is_silent:
+                self._beat()
+
+    def _beat(self) -> None:
         now = self.clock()
         try:
             self.store.mutate(

@@ -87,6 +87,10 @@ class PodWorker:
     def gone(self) -> None:
         self._inbox.put(("gone", None))
 
+    def report(self) -> None:
+        """Write the status anew: the API server could not be reached for a while."""
+        self._inbox.put(("report", None))
+
     def kill(self) -> None:
         """End every process at once, without a word to the API: the machine is going down."""
         self._inbox.put(("kill", None))
@@ -158,6 +162,7 @@ class PodWorker:
             self._end()
             return None
         if self._is_released:
+            self._write_status()  # changes nothing, unless the end could not be told before
             return None  # finished, waits to be deleted
         if not self._is_mounted:
             if now < self._mount_due:
@@ -458,6 +463,8 @@ class PodWorker:
             if life.state == "waiting" and life.reason == "CrashLoopBackOff":
                 life.state = "terminated"
         if not self._is_gone:
+            if self.kubelet.is_silent:
+                return  # the object stays until the end can be told
             self._write_status()
         self._release()
         if not self._is_gone:
@@ -499,10 +506,12 @@ class PodWorker:
     def _write_status(self) -> str:
         now = self.kubelet.clock()
         phase = self._phase()
+        if self.kubelet.is_silent:
+            return phase
         is_initialized = all(life.state == "terminated" and life.exit_code == 0 for life in self._init)
 
-        def change(pod: dict[str, Any]) -> dict[str, Any]:
-            status = pod.setdefault("status", {})
+        def change(pod: dict[str, Any]) -> dict[str, Any] | None:
+            status = dict(pod.get("status") or {})
             status["phase"] = phase
             status["startTime"] = rfc3339(self._started_at)
             status["hostIP"] = self.kubelet.host_address
@@ -521,6 +530,9 @@ class PodWorker:
                 is_initialized=is_initialized,
                 now=now,
             )
+            if status == pod.get("status"):
+                return None
+            pod["status"] = status
             return pod
 
         with suppress(NotFound, Conflict):  # deleted by force: the inbox says so
@@ -536,6 +548,8 @@ class PodWorker:
         return phase
 
     def _event(self, reason: str, message: str, *, warning: bool = False) -> None:
+        if self.kubelet.is_silent:
+            return
         self.kubelet.events.record(
             self._pod,
             reason=reason,
