@@ -189,7 +189,8 @@ def test_deleted_event_is_told_with_its_last_version(follow: Run) -> None:
     heard, _ = follow([page(thing("a", 3), version=7)], [[event("DELETED", thing("a", 8))]])
     (change,) = [change for batch in heard for change in batch.changes if change.is_gone]
     assert change.type is ChangeType.DELETED
-    assert change.fact is not None and change.fact.resource_version == "8"
+    assert change.fact is not None
+    assert change.fact.resource_version == "8"
 
 
 def test_trouble_is_told_and_the_watch_goes_on_where_it_was(follow: Run) -> None:

@@ -519,9 +519,9 @@ class _Import:
             return cause, stopped
         if fact.disruption is not None and cause not in (EndCause.COMPLETED, EndCause.OUT_OF_MEMORY):
             return cause, fact.disruption.reason
-        if end is not None and end.reason:
-            return cause, end.reason
-        return cause, "Deleted" if is_gone or fact.delete_asked_at else fact.reason
+        if cause in (EndCause.DELETED, EndCause.NODE_LOST):
+            return cause, "Deleted"
+        return cause, end.reason if end is not None else fact.reason
 
     def _stopped_because(self, job: Job, row: Pod) -> str:
         """Why the job itself wants this pod gone, or ""."""
