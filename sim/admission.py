@@ -7,7 +7,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
-from sim.errors import Invalid
+from sim.errors import BadRequest, Invalid
 from sim.resources import Resource
 
 Object = dict[str, Any]
@@ -30,6 +30,30 @@ _IMMUTABLE_META = (
 )
 
 
+_META_SHAPE: Object = {"labels": {}, "annotations": {}, "finalizers": [], "ownerReferences": [{}]}
+_STATUS_SHAPE: Object = {"conditions": [{}], "containerStatuses": [{}]}
+_ANY_SHAPE: Object = {"metadata": _META_SHAPE, "spec": {}, "status": _STATUS_SHAPE}
+_CONTAINER_SHAPE: Object = {"env": [{"valueFrom": {"fieldRef": {}}}], "ports": [{}], "resources": {}}
+_POD_SHAPE: Object = {
+    "containers": [_CONTAINER_SHAPE],
+    "initContainers": [_CONTAINER_SHAPE],
+    "tolerations": [{}],
+    "volumes": [{}],
+}
+_JOB_SHAPE: Object = {
+    "template": {"metadata": _META_SHAPE, "spec": _POD_SHAPE},
+    "podFailurePolicy": {"rules": [{"onPodConditions": [{}]}]},
+}
+_SHAPES: dict[str, Object] = {
+    "Pod": _ANY_SHAPE | {"spec": _POD_SHAPE},
+    "Job": _ANY_SHAPE | {"spec": _JOB_SHAPE},
+    "Node": _ANY_SHAPE | {"spec": {"taints": [{}]}},
+    "PodDisruptionBudget": _ANY_SHAPE | {"spec": {"selector": {"matchLabels": {}, "matchExpressions": [{}]}}},
+    "Service": _ANY_SHAPE | {"spec": {"ports": [{}]}},
+}
+"""Parts of the kinds that are read here: {} an object, [] a list."""
+
+
 def rfc3339(at: float) -> str:
     """Unix seconds as Kubernetes writes a Time (whole seconds, UTC)."""
     return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -45,8 +69,27 @@ def seconds_of(text: str) -> float:
     return datetime.fromisoformat(text).timestamp()
 
 
+def require_shape(value: Any, shape: Any, path: str = "") -> None:
+    """Check that the parts that are worked with are objects and lists at all. Raises BadRequest."""
+    if value is None:
+        return
+    if isinstance(shape, list):
+        if not isinstance(value, list):
+            raise BadRequest(f"the object provided is unrecognized: {path} must be a list")
+        for at, item in enumerate(value if shape else ()):
+            if item is None:
+                raise BadRequest(f"the object provided is unrecognized: {path}[{at}] must not be null")
+            require_shape(item, shape[0], f"{path}[{at}]")
+        return
+    if not isinstance(value, dict):
+        raise BadRequest(f"the object provided is unrecognized: {path or 'it'} must be an object")
+    for name, below in shape.items():
+        require_shape(value.get(name), below, f"{path}.{name}" if path else name)
+
+
 def admit_create(resource: Resource, new: Object) -> None:
-    """Check and complete an object that is about to be created. Raises Invalid."""
+    """Check and complete an object that is about to be created. Raises Invalid, BadRequest."""
+    require_shape(new, _SHAPES.get(resource.kind, _ANY_SHAPE))
     meta = new["metadata"]
     if resource.has_generation:
         meta["generation"] = 1
@@ -61,7 +104,11 @@ def admit_create(resource: Resource, new: Object) -> None:
 
 
 def admit_update(resource: Resource, old: Object, new: Object, subresource: str | None) -> None:
-    """Make `new` the object to store: parts that this write may not touch come from `old`. Raises Invalid."""
+    """Make `new` the object to store: parts that this write may not touch come from `old`.
+
+    Raises Invalid, BadRequest.
+    """
+    require_shape(new, _SHAPES.get(resource.kind, _ANY_SHAPE))
     new["kind"], new["apiVersion"] = old["kind"], old["apiVersion"]
     meta, before = new.setdefault("metadata", {}), old["metadata"]
     if meta.get("name", before["name"]) != before["name"]:

@@ -38,8 +38,26 @@ def _scaled(value: int | str, total: int, *, up: bool) -> int:
     return math.ceil(share) if up else math.floor(share)
 
 
+def _concerns(budget: dict[str, Any], change: Change) -> bool:
+    """Whether a pod's change can change a budget's status; most changes of a running pod cannot."""
+    selects = from_object((budget.get("spec") or {}).get("selector"))
+    versions = [entry for entry in (change.previous, change.entry) if entry is not None]
+    if not any(selects(entry.labels) for entry in versions):
+        return False
+    if change.type != "MODIFIED" or len({selects(entry.labels) for entry in versions}) > 1:
+        return True
+    before, after = (entry.object() for entry in versions)
+    return _counted(before) != _counted(after)
+
+
+def _counted(pod: dict[str, Any]) -> tuple[Any, ...]:
+    meta = pod["metadata"]
+    is_finished = (pod.get("status") or {}).get("phase") in _FINISHED
+    return is_healthy(pod), is_finished, bool(meta.get("deletionTimestamp")), meta.get("ownerReferences")
+
+
 class DisruptionBudgets:
-    """Computes the status of every budget whenever a pod, its owner or a budget changes."""
+    """Keeps the status of every budget as pods, their controllers and budgets change."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
@@ -52,11 +70,10 @@ class DisruptionBudgets:
         if change.kind == "PodDisruptionBudget":
             if change.type != "DELETED":
                 self._refresh(change.object)
-        elif change.kind in ("Pod", "Job", "ReplicaSet", "StatefulSet") and self.store.count(
-            "PodDisruptionBudget"
-        ):
+        elif change.kind in ("Pod", "ReplicaSet", "StatefulSet") and self.store.count("PodDisruptionBudget"):
             for budget in self.store.list("PodDisruptionBudget", change.namespace).items:
-                self._refresh(budget)
+                if change.kind != "Pod" or _concerns(budget, change):
+                    self._refresh(budget)
 
     def _expected(self, pods: list[dict[str, Any]], *, all_pods: bool) -> int:
         """Pods for a whole minAvailable, else the sum of what the pods' controllers want.

@@ -26,6 +26,7 @@ MAX_BODY_BYTES = 3 * 1024 * 1024
 """As the API server's own bound on a request body."""
 IDLE_SECONDS = 300.0
 WORKER_THREADS = 16
+ACCEPT_RETRY_SECONDS = 0.2
 
 
 @dataclass
@@ -123,7 +124,12 @@ class HttpServer:
 
     async def _accept(self) -> None:
         while True:
-            connection, _ = await self._loop.sock_accept(self._socket)
+            try:
+                connection, _ = await self._loop.sock_accept(self._socket)
+            except OSError:  # out of file descriptors, most likely: those in use are given back in time
+                traceback.print_exc()
+                await asyncio.sleep(ACCEPT_RETRY_SECONDS)
+                continue
             task = self._loop.create_task(self._connection(connection))
             self._connections.add(task)
             task.add_done_callback(self._connections.discard)

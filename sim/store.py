@@ -85,6 +85,7 @@ class Store:
         self._tables = {kind: _Table(resource, deque(maxlen=history)) for kind, resource in BY_KIND.items()}
         self._by_uid: dict[str, tuple[str, Key]] = {}
         self._dependents: dict[str, set[tuple[str, Key]]] = {}
+        self._event_times: dict[Key, float] = {}  # of the last write, oldest first
         self._listeners: list[Callable[[Change], None]] = []
         self._unpublished: deque[Change] = deque()
         self._publishing = False
@@ -206,7 +207,7 @@ class Store:
         with self.lock:
             if since and (since < table.compacted or since > self._revision):
                 raise Gone(f"too old resource version: {since} ({max(table.compacted, 1)})")
-            watch = Watch(scope, lambda ended: self._forget_watch(table, ended), lambda: self._revision)
+            watch = Watch(scope, lambda ended: self._forget_watch(table, ended), self._settled_revision)
             if since:
                 at = bisect.bisect_right(table.history, since, key=lambda change: change.revision)
                 for index in range(at, len(table.history)):
@@ -219,6 +220,11 @@ class Store:
             watch.on_ready = on_ready
             table.watches.append(watch)
         return watch
+
+    def _settled_revision(self) -> int:
+        """The newest revision whose event every watch has: within a write the counter runs ahead of them."""
+        with self.lock:
+            return self._revision
 
     def _forget_watch(self, table: _Table, watch: Watch) -> None:
         with self.lock:
@@ -594,6 +600,10 @@ class Store:
             else:
                 bisect.insort(table.order, key)
             self._by_uid[entry.uid] = (resource.kind, key)
+        if resource.kind == "Event":
+            self._event_times.pop(key, None)
+            if event != "DELETED":
+                self._event_times[key] = self.clock()
         if event == "DELETED":
             del table.entries[key]
             del table.order[bisect.bisect_left(table.order, key)]
@@ -650,19 +660,14 @@ class Store:
             self._delete_quietly(kind, (meta.get("namespace", ""), meta["name"]), GARBAGE_COLLECTOR)
 
     def _expire_events(self) -> None:
-        """Events live one hour, and no more than a bound of them."""
+        """An event lives one hour after its last write, and there are no more than a bound of them."""
         table = self._tables["Event"]
-        history = table.entries
-        horizon = admission.rfc3339(self.clock() - EVENT_SECONDS)
-        while history:
-            key, entry = next(
-                iter(history.items())
-            )  # insertion order is age: an update keeps an entry's place
-            if len(history) <= MAX_EVENTS:
-                meta = entry.object()["metadata"]
-                if meta["creationTimestamp"] >= horizon:
-                    return
-            self._remove(table, key, entry.object(), "system:apiserver")
+        horizon = self.clock() - EVENT_SECONDS
+        while self._event_times:
+            key, written_at = next(iter(self._event_times.items()))
+            if written_at > horizon and len(self._event_times) <= MAX_EVENTS:
+                return
+            self._remove(table, key, table.entries[key].object(), "system:apiserver")
 
     # Namespaces
 

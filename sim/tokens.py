@@ -123,7 +123,10 @@ class TokenIssuer:
         fixed = self._fixed.get(token)
         wanted = tuple(audiences) or (DEFAULT_AUDIENCE, self.issuer)
         if fixed is not None:
-            return Review(fixed, tuple(audiences) or (DEFAULT_AUDIENCE,))
+            meant = tuple(audience for audience in wanted if audience in (DEFAULT_AUDIENCE, self.issuer))
+            return (
+                Review(fixed, meant) if meant else Review(None, error="the token is not for these audiences")
+            )
         try:
             claims: dict[str, Any] = jwt.decode(
                 token,

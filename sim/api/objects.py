@@ -21,6 +21,7 @@ from sim.api.request import (
     read_body,
     read_object,
     success,
+    whole_number,
 )
 from sim.api.tables import partial, table
 from sim.errors import BadRequest, Conflict, Gone, NotFound, ServerTimeout, UnsupportedMediaType
@@ -393,8 +394,8 @@ def _list_body(resource: Resource, result: ListResult, metadata: Object, form: F
 
 
 def _grace(request: Request, options: Object) -> int | None:
-    given = options.get("gracePeriodSeconds")
-    return int(given) if given is not None else number(request, "gracePeriodSeconds")
+    given = whole_number(options.get("gracePeriodSeconds"), "gracePeriodSeconds")
+    return given if given is not None else number(request, "gracePeriodSeconds")
 
 
 def _propagation(request: Request, options: Object) -> str | None:

@@ -156,6 +156,13 @@ def number(request: Request, name: str) -> int | None:
         raise BadRequest(f'strconv.ParseInt: parsing "{text}": invalid syntax in {name}') from None
 
 
+def whole_number(value: Any, name: str) -> int | None:
+    """A number of a body, None when it is not given. Raises BadRequest."""
+    if value is None or (isinstance(value, int) and not isinstance(value, bool)):
+        return value
+    raise BadRequest(f"{name} must be a whole number, not {value!r}")
+
+
 def success(target: Target, *, uid: str = "", code: int = 200) -> dict[str, Any]:
     """A Status object that says it is done."""
     details: dict[str, Any] = {"name": target.name, "kind": target.resource.plural}

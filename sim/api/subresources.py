@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from sim.admission import rfc3339
-from sim.api.request import Target, is_dry_run, make_note, read_object, success
+from sim.api.request import Target, is_dry_run, make_note, read_object, success, whole_number
 from sim.disruption import DisruptionBudgets
 from sim.errors import BadRequest, Conflict, Invalid, NotFound
 from sim.http_wire import Request, Response
@@ -39,7 +39,7 @@ class Subresources:
             actor=request.user.name if request.user else "",
             uid=conditions.get("uid"),
             resource_version=conditions.get("resourceVersion"),
-            grace_period_seconds=options.get("gracePeriodSeconds"),
+            grace_period_seconds=whole_number(options.get("gracePeriodSeconds"), "gracePeriodSeconds"),
             dry_run=is_dry_run(request, options),
             note=make_note(request, "evict", request.body.decode(errors="replace")),
         )
@@ -68,7 +68,7 @@ class Subresources:
         """TokenRequest. With boundObjectRef to a pod the token names that pod and ends with it."""
         body = read_object(request)
         spec: dict[str, Any] = body.get("spec") or {}
-        seconds = spec.get("expirationSeconds") or DEFAULT_TOKEN_SECONDS
+        seconds = whole_number(spec.get("expirationSeconds"), "expirationSeconds") or DEFAULT_TOKEN_SECONDS
         if seconds < MIN_TOKEN_SECONDS:
             text = f"Invalid value: {seconds}: may not specify a duration less than 10 minutes"
             cause = ("spec.expirationSeconds", "FieldValueInvalid", text)

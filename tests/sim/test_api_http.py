@@ -84,6 +84,10 @@ def test_status_is_written_by_its_own_path(api: Api) -> None:
         ("POST", PODS, {"kind": "Node", "metadata": {"name": "a"}}, "application/json", 400, "BadRequest"),
         ("POST", PODS, make_pod("a", metadata={"namespace": "x"}), "application/json", 400, "BadRequest"),
         ("POST", PODS, make_pod("a", spec={"containers": []}), "application/json", 422, "Invalid"),
+        ("POST", PODS, make_pod("a", metadata={"labels": "x"}), "application/json", 400, "BadRequest"),
+        ("POST", PODS, make_pod("a", spec={"containers": [None]}), "application/json", 400, "BadRequest"),
+        ("DELETE", f"{PODS}/a", {"gracePeriodSeconds": "soon"}, "application/json", 400, "BadRequest"),
+        ("POST", PODS, {"spec": []}, "application/json", 400, "BadRequest"),
         ("POST", PODS, b"\x00", "application/vnd.kubernetes.protobuf", 415, "UnsupportedMediaType"),
         ("PATCH", f"{PODS}/a", {}, "application/json", 415, "UnsupportedMediaType"),
         (

@@ -359,6 +359,21 @@ def test_namespace_goes_when_its_content_is_gone(store: Store) -> None:
         store.get("Namespace", None, "team")
 
 
+def test_event_that_goes_on_is_kept(store: Store, clock: Clock) -> None:
+    def count(event: dict[str, Any]) -> dict[str, Any]:
+        return event | {"count": 2}
+
+    about = {"kind": "Pod", "name": "a", "namespace": "default"}
+    event = {"metadata": {"name": "e", "namespace": "default"}, "involvedObject": about}
+    store.create("Event", event, actor="kubelet")
+    clock.now += 3000
+    store.mutate("Event", "default", "e", count, actor="kubelet")
+    clock.now += 3000
+    assert len(store.list("Event").items) == 1
+    clock.now += 601
+    assert store.list("Event").items == []
+
+
 def test_events_end_after_an_hour(store: Store, clock: Clock) -> None:
     def event(name: str) -> dict[str, Any]:
         about = {"kind": "Pod", "name": "a", "namespace": "default"}
@@ -488,6 +503,37 @@ def test_history_is_bounded_per_kind() -> None:
 def test_watch_of_another_clusters_revision_is_gone(store: Store) -> None:
     with pytest.raises(Gone):
         store.watch("Pod", resource_version=store.revision + 1000)
+
+
+def test_bookmark_never_runs_ahead_of_an_event(store: Store) -> None:
+    """A bookmark between a write's revision and its event would lose that event at the next resume."""
+    create_pod(store, "a")
+    watch = store.watch("Pod", resource_version=store.revision)
+    done = threading.Event()
+
+    def write() -> None:
+        for value in range(500):
+            store.mutate("Pod", "default", "a", annotate(str(value)), actor="test")
+        done.set()
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    bookmarked = seen = 0
+    late: list[tuple[int, int]] = []
+    while True:
+        has_ended = done.is_set()
+        events = watch.take()
+        for _, entry in events:
+            seen = entry.revision
+            if seen <= bookmarked:
+                late.append((seen, bookmarked))
+        if not events:
+            bookmarked = watch.bookmark() or bookmarked
+            if has_ended:
+                break
+    thread.join()
+    assert late == []
+    assert seen == bookmarked == store.revision
 
 
 def test_closed_watch_ends_its_iteration(store: Store) -> None:
