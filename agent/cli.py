@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import sys
 import time
 from typing import Any, Dict, List, Optional, Tuple
@@ -153,20 +154,24 @@ def control(rest: List[str]) -> int:
 
 def run(argv: List[str]) -> int:
     """Run a command under the agent."""
+    # As PID 1 a signal without a handler is ignored: a stop in the first moments must count too.
+    signal.signal(signal.SIGTERM, lambda number, _frame: os._exit(128 + number))
+
     from agent import ctl
     from agent.channel import Channel, encode
     from agent.loop import Loop
     from agent.outbox import Outbox
     from agent.output import Notes, Terminal
-    from agent.process import ProcessTable, become_subreaper
+    from agent.process import ProcessTable
     from agent.session import Session
 
+    _fill_closed_streams()
     terminals = (Terminal(1), Terminal(2))
     notes = Notes(terminals[1])
     settings = Settings(dict(os.environ), notes.say)
-    problem = become_subreaper()
     loop = Loop()
     table = ProcessTable(loop)
+    problem = table.become_subreaper()
     if problem is not None:
         notes.say(problem)
     outbox = Outbox(encode)
@@ -231,6 +236,16 @@ def run(argv: List[str]) -> int:
     if unable is None:
         server.remove()
     return session.exit_code
+
+
+def _fill_closed_streams() -> None:
+    """Give a closed standard stream to /dev/null, so that no pipe of ours gets its number."""
+    for fd in (0, 1, 2):
+        try:
+            os.fstat(fd)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest free number: this one
+            os.set_inheritable(fd, True)
 
 
 def why_no_channel(settings: Settings) -> Optional[str]:

@@ -54,6 +54,8 @@ class Server:
             return "path of the control socket is too long: %s" % self._path
         try:
             os.makedirs(os.path.dirname(self._path), mode=0o700, exist_ok=True)
+            if os.stat(os.path.dirname(self._path)).st_uid != os.getuid():
+                return "%s belongs to somebody else; no control socket there" % os.path.dirname(self._path)
             if os.path.exists(self._path):
                 if _answers(self._path):
                     return "another agent answers at %s" % self._path

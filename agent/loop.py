@@ -33,8 +33,7 @@ class Timer:
 class Loop:
     """Callbacks in the order in which they were posted; a timer that is due runs after them.
 
-    That order matters after a pause of the whole agent: an order that arrived meanwhile is heard
-    before the waiting time that ran out meanwhile.
+    So an order that was handed over is heard before the waiting time that ran out at the same moment.
     """
 
     def __init__(self) -> None:
@@ -66,6 +65,7 @@ class Loop:
     def on_signal(self, number: int, call: Callable[[int], None]) -> None:
         """Run ``call`` in the loop for each arrival of a signal. Only from the main thread."""
         self._handlers[number] = call
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})  # whoever started us may have blocked it
         signal.signal(number, self._note_signal)
 
     def _note_signal(self, number: int, _frame: Any) -> None:

@@ -82,7 +82,14 @@ class ProcessTable:
         self._loop = loop
         self._processes: Dict[int, Process] = {}
         self._stop: Optional[_Stop] = None
+        self._adopts_orphans = os.getpid() == 1
         loop.on_signal(signal.SIGCHLD, lambda _number: self.reap())
+
+    def become_subreaper(self) -> Optional[str]:
+        """Adopt orphaned descendants. Returns what cannot work where that is impossible, else None."""
+        problem = _become_subreaper()
+        self._adopts_orphans = problem is None
+        return problem
 
     @property
     def is_stopping(self) -> bool:
@@ -163,6 +170,10 @@ class ProcessTable:
             found = [pid for pid, process in self._processes.items() if not process.own]
         return found
 
+    def _children(self) -> List[int]:
+        own = {pid for pid, process in self._processes.items() if process.own}
+        return [pid for pid in _children_reader()(os.getpid()) if pid not in own]
+
     def send(self, number: int) -> List[int]:
         """Send a signal to the command's group and to every descendant, each process once."""
         pids = self.descendants()
@@ -204,14 +215,22 @@ class ProcessTable:
         self.reap()
 
     def _look_at_stop(self) -> None:
+        """After deaths: is the stop over, or is there somebody new to kill?
+
+        Where orphans come to us, our own children tell both: as long as anything lives below, one of
+        them does; and what escaped a kill becomes our child when its parent dies. Looking through the
+        whole tree at each death would take quadratic time with hundreds of ranks.
+        """
         stop = self._stop
         if stop is None:
             return
-        left = self.descendants()
+        left = self._children() if self._adopts_orphans else self.descendants()
+        if not left:
+            left = self.descendants()
         if not left:
             self._end_stop(stop, [])
-        elif stop.killed:
-            self._kill_pids(stop, left)
+        elif stop.killed and not stop.killed.issuperset(left):
+            self._kill_pids(stop, self.descendants())
 
     def _kill(self, stop: _Stop) -> None:
         if stop is not self._stop:
@@ -278,8 +297,7 @@ def _children_from_kernel(pid: int) -> List[int]:
     return found
 
 
-def become_subreaper() -> Optional[str]:
-    """Adopt orphaned descendants. Returns what cannot work where that is impossible, else None."""
+def _become_subreaper() -> Optional[str]:
     if os.getpid() == 1:
         return None
     sentence = "a process that leaves the command's group cannot be stopped here (%s)"

@@ -21,11 +21,14 @@ from agent.channel import Channel
 from agent.checkpoints import FORMATS, CheckpointScan, Found, Seen
 from agent.checks import MOUNT_PROBE_ARGV, KernelLog, QuickSet
 from agent.environment import report as environment_report
+from agent.hang import LOOK_SECONDS as HANG_LOOK_SECONDS
+from agent.hang import HangWatch
 from agent.loop import Loop, Timer
 from agent.outbox import Outbox
-from agent.output import Matcher, Notes, RunOutput, Terminal
-from agent.process import Process, ProcessTable, Stopped, exit_status
+from agent.output import Matcher, Notes, Terminal
+from agent.process import ProcessTable, Stopped
 from agent.progress import Progress, ProgressFile, step_pattern
+from agent.run import Run
 from agent.runner import Runner
 from agent.settings import Settings
 
@@ -39,15 +42,7 @@ TAIL_SECONDS = 0.1  # an end is reported after so long at most, even if its last
 FLUSH_SECONDS = 0.5  # the exit is delayed by reports for so long at most
 DRAIN_STOPPED_SECONDS = 2.0  # output after a stop: somebody waits for us, so not for a stuck reader
 NOTES_SECONDS = 0.1
-
-# Suspicion of a hang (DOMAIN 8): no progress for HANG_FACTOR × own step time; the first step may take
-# 60 times as long, a checkpoint as long as it needs up to a bound. The desk decides what it means.
-HANG_FACTOR = 10.0
-HANG_FIRST_STEP_FACTOR = 60.0
-HANG_MIN_SECONDS = 30.0
-HANG_FIRST_STEP_SECONDS = 1800.0  # while no step time is known at all
-HANG_CHECKPOINT_SECONDS = 900.0
-HANG_LOOK_SECONDS = 1.0
+PAUSED_SECONDS = 2.0  # a wait that ran out so much too late is granted so much again
 
 FORWARDED_SIGNALS = (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 
@@ -57,29 +52,6 @@ RUN_COMMAND = "RunCommand"
 TROUBLESHOOTING = "Troubleshooting"
 SUCCEEDED = "Succeeded"
 FAILED = "Failed"
-
-
-class Run:
-    """One start of the command."""
-
-    def __init__(self, number: int, sequence: int) -> None:
-        self.number = number
-        self.sequence = sequence
-        self.process: Optional[Process] = None
-        self.output: Optional[RunOutput] = None
-        self.progress: Optional[Progress] = None
-        self.exit_code: Optional[int] = None
-        self.signal_number: Optional[int] = None
-        self.has_ended = False
-        self.ended_by_order = False
-        self.hang_reported_step: Optional[Tuple[Optional[int]]] = None
-
-    @property
-    def code(self) -> int:
-        """The exit code as a shell would give it."""
-        if self.signal_number is not None:
-            return 128 + self.signal_number
-        return self.exit_code or 0
 
 
 class Session:
@@ -139,8 +111,8 @@ class Session:
         self._wait_timer: Optional[Timer] = None
         self._began = time.monotonic()
         self._seen_checkpoints = Seen()
+        self._hang = HangWatch(settings.hang_min_seconds)
         self._checkpoint_step: Optional[int] = None
-        self._step_seconds: Optional[float] = None  # of the newest run that had one
         self._environment: Optional[Dict[str, Any]] = None
         self._on_environment: List[Callable[[], None]] = []
         self.exit_code = 0
@@ -219,7 +191,10 @@ class Session:
         if status == wire.ENROLLED:
             self._set_protected(bool(answer.get("protected")))
             return
-        self._notes.say("%s: %s; running unprotected" % (status, answer.get("reason") or "no reason told"))
+        if not self.is_transparent_by_start:
+            self._notes.say(
+                "%s: %s; running unprotected" % (status, answer.get("reason") or "no reason told")
+            )
         self._run_transparently()
 
     def on_poll(self, answer: wire.PollResponse) -> None:
@@ -258,23 +233,10 @@ class Session:
         """What each poll tells; called from the poll thread, reads single attributes only."""
         run = self._run
         progress = run.progress if run is not None else None
-        process: Dict[str, Any] = {"state": "none"}
-        if run is not None:
-            if run.has_ended:
-                process = {"state": "exited"}
-                if run.exit_code is not None:
-                    process["exit_code"] = run.exit_code
-                if run.signal_number is not None:
-                    process["signal"] = run.signal_number
-            elif run.process is not None:
-                process = {"state": "stopping" if self._table.is_stopping else "running"}
-            if run.process is not None:
-                process["pid"] = run.process.pid
-                process["started_at"] = run.process.started_at
         return {
             "inner_phase": self.inner,
             "sequence": self.sequence,
-            "process": process,
+            "process": run.process_state(self._table.is_stopping) if run is not None else {"state": "none"},
             "step": progress.step if progress is not None else None,
             "step_at": progress.step_at if progress is not None else None,
             "step_seconds": progress.step_seconds if progress is not None else None,
@@ -350,6 +312,9 @@ class Session:
             self._obey_troubleshoot(order, content)
         else:
             self._notes.say("order %d has a phase that this agent does not know: %r" % (self.sequence, phase))
+            self._order = None
+            if self._run is not None and not self._is_running:
+                self._wait("order", self._limit("order_wait_seconds", ORDER_WAIT_SECONDS))
 
     def _obey_bootcheck(self, order: wire.Message) -> None:
         if not self._is_running:
@@ -379,7 +344,7 @@ class Session:
         self._table.stop(self._grace(content), stopped)
 
     def _obey_troubleshoot(self, order: wire.Message, content: Dict[str, Any]) -> None:
-        answer: Dict[str, Any] = {"step": self._step()}
+        answer: Dict[str, Any] = {"step": self._run.step if self._run is not None else None}
         missing = {"checks"}
 
         def done(part: str, found: Any) -> None:
@@ -444,53 +409,30 @@ class Session:
         before = self._run
         self._run_count += 1
         run = self._run = Run(self._run_count, sequence)
-        run.progress = Progress(
-            lambda mark, found, at: self._loop.post(self._on_mark, run, mark, found, at),
-            lambda found, at: self._loop.post(self._on_logged_checkpoint, run, found, at),
-            self._pattern,
-        )
-        output = run.output = RunOutput(
-            run.number,
+        self.inner = RUN_COMMAND
+        problem = run.start(
+            self._argv,
+            self._settings.command_env(_order_env(content)),
+            self._table,
             self._terminals,
             self._matcher,
-            run.progress.feed,
-            before.output if before is not None else None,
+            before=before,
+            pattern=self._pattern,
+            on_mark=lambda mark, found, at: self._loop.post(self._on_mark, run, mark, found, at),
+            on_checkpoint=lambda found, at: self._loop.post(self._on_logged_checkpoint, run, found, at),
+            on_exit=lambda: self._on_command_exit(run),
         )
-        self.inner = RUN_COMMAND
-        try:
-            run.process = self._table.spawn(
-                self._argv,
-                env=self._settings.command_env(_order_env(content)),
-                stdout=output.stdout_fd,
-                stderr=output.stderr_fd,
-                on_exit=lambda process: self._on_command_exit(run, process),
-            )
-        except OSError as error:
-            output.discard()
-            run.output = None
-            run.exit_code, sentence = exit_status(error)
-            run.has_ended = True
+        if problem is not None or run.process is None:
             self._order = None
-            self._notes.say("%s: %s" % (self._argv[0], sentence))
+            self._notes.say(str(problem))
             self._report_end(run)
             return
-        output.begin()
         pids = {"agent": os.getpid(), "command": run.process.pid}
         if self._order is not None:
             self._ack(self._order, {"pids": pids, "started_at": run.process.started_at})
-        if self._channel is not None:
-            self._outbox.put(
-                wire.MARK,
-                wire.COMMAND,
-                sequence,
-                {"mark": wire.MARK_STARTED, "pids": pids},
-                run.process.started_at,
-            )
+        self._tell(wire.MARK, run, {"mark": wire.MARK_STARTED, "pids": pids}, run.process.started_at)
 
-    def _on_command_exit(self, run: Run, process: Process) -> None:
-        run.exit_code = process.exit_code
-        run.signal_number = process.signal_number
-        run.has_ended = True
+    def _on_command_exit(self, run: Run) -> None:
         if run is not self._run or run.ended_by_order or self._is_leaving:
             return
         if self._is_terminating:
@@ -506,21 +448,12 @@ class Session:
         """Tell that the command ended by itself, then wait or leave."""
         if self._is_leaving:
             return
-        pid = run.process.pid if run.process is not None else None
-        step = run.progress.step if run.progress is not None else None
-        if run.code == 0:
-            self._tell(wire.FINISH, run, {"exit_code": 0, "pid": pid, "step": step})
-        else:
-            found: Dict[str, Any] = {"pid": pid, "step": step}
-            if run.signal_number is not None:
-                found["signal"] = run.signal_number
-            else:
-                found["exit_code"] = run.exit_code
-            found["log_tail"] = run.output.tail.lines() if run.output is not None else []
+        found = run.end_report()
+        if run.code != 0:
             errors, kills = self._quick.kernel_lines()
             if errors or kills:
                 found["kernel_log"] = errors + kills
-            self._tell(wire.ERROR, run, found)
+        self._tell(wire.FINISH if run.code == 0 else wire.ERROR, run, found)
         if self._is_terminating or self._is_transparent:
             self._leave(run.code)
         elif run is not self._run or self._order is not None or self._table.is_stopping:
@@ -541,10 +474,6 @@ class Session:
     def _present_progress(self) -> Optional[Progress]:
         run = self._run
         return run.progress if run is not None and not run.has_ended else None
-
-    def _step(self) -> Optional[int]:
-        run = self._run
-        return run.progress.step if run is not None and run.progress is not None else None
 
     def _on_mark(self, run: Run, mark: str, found: Dict[str, Any], at: float) -> None:
         self._tell(wire.MARK, run, dict(found, mark=mark), at)
@@ -571,35 +500,13 @@ class Session:
         return self._run.sequence if self._run is not None else self.sequence
 
     def _look_for_hang(self) -> None:
-        """Say that nothing moves, once a standstill. Nothing is stopped: the desk decides."""
         self._loop.later(HANG_LOOK_SECONDS, self._look_for_hang)
         run = self._run
         if run is None or run.has_ended or run.progress is None or run.process is None:
             return
-        progress = run.progress
-        if progress.lines == 0 and progress.step is None:
-            return  # a command that says nothing cannot be judged by its silence
-        now = time.time()
-        least = self._settings.hang_min_seconds
-        least = HANG_MIN_SECONDS if least is None else least
-        if progress.step_at is None:
-            silent = now - run.process.started_at
-            known = self._step_seconds
-            allowed = HANG_FIRST_STEP_FACTOR * known if known is not None else HANG_FIRST_STEP_SECONDS
-        elif progress.step_seconds is None:
-            silent = now - progress.step_at
-            allowed = HANG_FIRST_STEP_SECONDS
-        else:
-            silent = now - progress.step_at
-            allowed = HANG_FACTOR * progress.step_seconds
-            self._step_seconds = progress.step_seconds
-        if progress.saving_since is not None:
-            allowed = max(allowed, HANG_CHECKPOINT_SECONDS)
-        if silent < max(allowed, least) or run.hang_reported_step == (progress.step,):
-            return
-        run.hang_reported_step = (progress.step,)
-        found = {"seconds_since_progress": round(silent, 3), "step": progress.step, "confirmed": False}
-        self._tell(wire.HANG, run, found)
+        found = self._hang.look(run.progress, run.process.started_at, time.time())
+        if found is not None:
+            self._tell(wire.HANG, run, found)
 
     # Signals from outside
 
@@ -624,14 +531,13 @@ class Session:
             # Somebody waits for us now: a reader who takes no output is not waited for any longer.
             self._loop.later(DRAIN_STOPPED_SECONDS, self._flush, 0.0)
             return
-        is_first = not self._is_terminating
         self._is_terminating = True
         self._order = None
         self._stop_waiting()
         run = self._run
         if run is not None and not run.has_ended:
             run.ended_by_order = False
-            if is_first or not self._table.is_stopping:
+            if not self._table.is_stopping:
                 self._table.send(number)
         elif run is None or run.ended_by_order:
             self._leave(128 + number)
@@ -661,6 +567,11 @@ class Session:
         if left > 0:
             self._wait_timer = self._loop.later(left, self._look_at_wait)
             return
+        if left < -PAUSED_SECONDS:
+            # The agent itself stood still (stopped, or its machine asleep): what came meanwhile is unread.
+            self._wait_until = time.monotonic() + PAUSED_SECONDS
+            self._wait_timer = self._loop.later(PAUSED_SECONDS, self._look_at_wait)
+            return
         if self._waits_for == "order":
             self._notes.say("no order came in time")
         self._leave_waiting()
@@ -689,7 +600,7 @@ class Session:
         self.exit_code = code
         if reason is not None:
             self._notes.say("exit %d: %s" % (code, reason))
-            _write_termination_message(self._settings, "deskagent: exit %d: %s\n" % (code, reason))
+            self._settings.write_termination_message("deskagent: exit %d: %s\n" % (code, reason))
         is_waited_for = self._is_terminating or reason is not None
         self._table.stop(0.0, lambda _stopped: self._drain(is_waited_for))
 
@@ -807,15 +718,3 @@ def _order_env(content: Dict[str, Any]) -> Dict[str, str]:
     if resume.get("path"):
         found["INCIDENTDESK_RESUME_PATH"] = str(resume["path"])
     return found
-
-
-def _write_termination_message(settings: Settings, text: str) -> None:
-    """Leave a message for the pod's status, unless the command wrote one."""
-    path = settings.termination_log
-    try:
-        is_told = bool(settings.env.get("INCIDENTDESK_TERMINATION_LOG"))
-        if (os.path.exists(path) and os.path.getsize(path) == 0) or (is_told and not os.path.exists(path)):
-            with open(path, "w", encoding="utf-8") as file:
-                file.write(text)
-    except OSError:
-        pass  # no message is better than no exit

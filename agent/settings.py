@@ -54,6 +54,18 @@ class Settings:
         env.update(extra)
         return env
 
+    def write_termination_message(self, text: str) -> None:
+        """Leave a message for the pod's status, unless the command wrote one."""
+        path = self.termination_log
+        is_told = bool(self.env.get("INCIDENTDESK_TERMINATION_LOG"))
+        try:
+            if os.path.getsize(path) > 0 if os.path.exists(path) else not is_told:
+                return
+            with open(path, "w", encoding="utf-8") as file:
+                file.write(text)
+        except OSError:
+            pass  # no message is better than no exit
+
     def _index(self) -> Optional[int]:
         for name in ("JOB_COMPLETION_INDEX", "RANK"):
             text = self.env.get(name, "")

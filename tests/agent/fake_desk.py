@@ -3,6 +3,7 @@
 import contextlib
 import json
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable
@@ -23,7 +24,8 @@ class FakeDesk:
         repeats: Messages that came again with a number known already.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, certificate: tuple[str, str] | None = None) -> None:
+        """``certificate``: paths of a PEM certificate and its key, to speak HTTPS."""
         self.changed = threading.Condition()
         self.enrol_answers: list[dict[str, Any]] = []
         self.enrolments: list[dict[str, Any]] = []
@@ -71,7 +73,13 @@ class FakeDesk:
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
-        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
+        if certificate is not None:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(*certificate)
+            self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
+            self._server.handle_error = lambda *_args: None  # type: ignore[method-assign]
+        scheme = "http" if certificate is None else "https"
+        self.url = f"{scheme}://127.0.0.1:{self._server.server_address[1]}"
         threading.Thread(
             target=self._server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True
         ).start()

@@ -1,0 +1,54 @@
+"""Suspicion of a hang: no progress for k times the run's own step time, with allowances.
+
+Only a suspicion, and only told: the desk decides, and nothing is stopped here. Sources: DOMAIN 8 (the
+first step may take 60 times as long; checkpoints have their own time); the other numbers are ours.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Dict, Optional
+
+from agent.progress import Progress
+
+FACTOR = 10.0
+FIRST_STEP_FACTOR = 60.0
+MIN_SECONDS = 30.0
+UNKNOWN_STEP_SECONDS = 1800.0  # while no step time is known at all: compiling may take that long
+CHECKPOINT_SECONDS = 900.0
+LOOK_SECONDS = 1.0
+
+
+class HangWatch:
+    """Tells each standstill once. Belongs to one thread."""
+
+    def __init__(self, min_seconds: Optional[float] = None) -> None:
+        self._min_seconds = MIN_SECONDS if min_seconds is None else min_seconds
+        self._step_seconds: Optional[float] = None  # of the newest run that had one
+        self._told: Optional[Progress] = None
+        self._told_step: Optional[int] = None
+
+    def look(self, progress: Progress, started_at: float, now: float) -> Optional[Dict[str, Any]]:
+        """Content of a Hang message if this run stands still now and that was not told yet.
+
+        Args:
+            started_at, now: Unix seconds.
+        """
+        if progress.lines == 0 and progress.step is None:
+            return None  # a command that says nothing cannot be judged by its silence
+        if progress.step_seconds is not None:
+            self._step_seconds = progress.step_seconds
+        known = self._step_seconds
+        if progress.step_at is None:
+            silent = now - started_at
+            allowed = UNKNOWN_STEP_SECONDS if known is None else FIRST_STEP_FACTOR * known
+        else:
+            silent = now - progress.step_at
+            allowed = UNKNOWN_STEP_SECONDS if known is None else FACTOR * known
+        if progress.saving_since is not None:
+            allowed = max(allowed, CHECKPOINT_SECONDS)
+        if silent < max(allowed, self._min_seconds):
+            return None
+        if self._told is progress and self._told_step == progress.step:
+            return None
+        self._told, self._told_step = progress, progress.step
+        return {"seconds_since_progress": round(silent, 3), "step": progress.step, "confirmed": False}
