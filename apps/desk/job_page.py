@@ -1,0 +1,162 @@
+"""What the page of one job shows, put together from selectors."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from apps.desk import charts
+from apps.desk.words import Mark, duration, mark_for, number
+from apps.incidents import selectors as incidents
+from apps.jobs import selectors
+from apps.jobs.models import Job, Worker
+from recovery.phases import TERMINAL_PHASES
+
+EVENT_TABS = {
+    "failures": "Failures used",
+    "rescheduled": "Ended in a reschedule",
+    "preempted": "Preempted",
+    "evicted": "Evicted as slow",
+    "waiting": "Waited for capacity",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerLine:
+    """A worker as its card, cell or row shows it."""
+
+    worker: Worker
+    mark: Mark
+    node: str
+    machine_id: int | None
+    step: int | None
+    step_at: datetime | None
+    step_seconds: float | None
+    is_silent: bool
+    behind: int | None  # steps behind the first of them; None when it cannot be said
+    is_unusual: bool
+    title: str
+
+
+def job_page(
+    job: Job,
+    *,
+    tenant_ids: Sequence[int] | None,
+    tab: str,
+    show: str,
+    before: int | None,
+    as_table: bool,
+    now: datetime,
+) -> dict[str, Any]:
+    """Context of ``jobs/job_detail.html``. An unknown tab is the overview."""
+    tab = tab if tab in ("overview", "events") else "overview"
+    counters = selectors.counters(job)
+    context: dict[str, Any] = {
+        "job": job,
+        "tab": tab,
+        "counters": counters,
+        "used_percent": charts.percent(counters.used, max(counters.limit, 1)),
+        "incident": incidents.open_incidents_of_jobs([job.pk]).get(job.pk),
+        "is_ended": job.phase in TERMINAL_PHASES,
+    }
+    if tab == "events":
+        return context | _events(job, show if show in EVENT_TABS else "failures")
+    lines = worker_lines(selectors.worker_rows(job), job)
+    attempts, older = selectors.attempt_rows(job, before=before)
+    return context | {
+        **_workers(lines, as_table),
+        "attempts": attempts,
+        "attempts_older": older,
+        "attempts_before": before,
+        "attempt_incidents": incidents.incidents_by_uid(row.attempt.incident_uid for row in attempts),
+        "checkpoints": selectors.newest_checkpoints(job),
+        "environment": selectors.environment_report(job),
+        "unclean": selectors.unclean_checks(job),
+        "step": min((line.step for line in lines if line.step is not None), default=None),
+        "step_seconds": _median([line.step_seconds for line in lines if line.step_seconds is not None]),
+    }
+
+
+def worker_lines(workers: Sequence[Worker], job: Job) -> list[WorkerLine]:
+    """Turn workers into lines: who is silent, behind, or not in the phase of most of them."""
+    usual = Counter(worker.inner_phase for worker in workers).most_common(1)
+    usual_phase = usual[0][0] if usual else ""
+    steps = [worker.incarnation.step for worker in workers if worker.incarnation and worker.incarnation.step is not None]
+    first = max(steps, default=None)
+    lines = []
+    for worker in workers:
+        life = worker.incarnation
+        step = life.step if life is not None else None
+        behind = first - step if first is not None and step is not None else None
+        is_silent = life is not None and life.is_silent and life.ended_at is None
+        mark = _worker_mark(worker, is_silent=is_silent)
+        node = life.node_name if life is not None else ""
+        lines.append(
+            WorkerLine(
+                worker=worker,
+                mark=mark,
+                node=node,
+                machine_id=life.machine_id if life is not None else None,
+                step=step,
+                step_at=life.step_at if life is not None else None,
+                step_seconds=life.step_seconds if life is not None else None,
+                is_silent=is_silent,
+                behind=behind,
+                is_unusual=is_silent
+                or worker.must_exit
+                or worker.inner_phase != usual_phase
+                or (behind is not None and behind > 2)
+                or life is None
+                or life.ended_at is not None,
+                title=f"{worker.role} {worker.index}: {mark.word}, {node or 'no node'}, step {number(step)}, {worker.retries} retries",
+            )
+        )
+    return lines
+
+
+def _worker_mark(worker: Worker, *, is_silent: bool) -> Mark:
+    life = worker.incarnation
+    if worker.must_exit:
+        return Mark("must exit", "cross", "critical")
+    if is_silent:
+        return Mark("silent", "ring", "warn")
+    if worker.is_finished:
+        return Mark("finished", "check", "good")
+    if life is not None and life.ended_at is not None:
+        return Mark("ended", "triangle", "critical")
+    return mark_for("phase", worker.inner_phase)
+
+
+def _workers(lines: list[WorkerLine], as_table: bool) -> dict[str, Any]:
+    unusual = [line for line in lines if line.is_unusual]
+    layout = "table" if as_table else "cards" if len(lines) <= charts.WORKERS_AS_CARDS else "grid"
+    shown = lines if layout in ("table", "cards") else unusual[:50]
+    return {
+        "workers": shown,
+        "worker_total": len(lines),
+        "worker_layout": layout,
+        "worker_marks": Counter(line.mark for line in lines).most_common(),
+        "unusual_count": len(unusual),
+        "worker_grid": charts.grid([(line.mark, line.title) for line in lines]) if layout == "grid" else None,
+    }
+
+
+def _events(job: Job, show: str) -> dict[str, Any]:
+    counts = selectors.failure_counts(job, rescheduled=show == "rescheduled") if show in ("failures", "rescheduled") else []
+    causes = {"preempted": selectors.PREEMPTED_CAUSES, "evicted": selectors.EVICTED_CAUSES}.get(show, ())
+    return {
+        "show": show,
+        "event_tabs": list(EVENT_TABS.items()),
+        "counts": counts,
+        "count_incidents": incidents.incidents_by_uid(count.incident_uid for count in counts),
+        "ends": selectors.incarnation_ends(job, causes) if causes else [],
+        "waits": incidents.waiting_signals(job) if show == "waiting" else [],
+        "waited": duration(job.waiting_seconds),
+    }
+
+
+def _median(values: list[float]) -> float | None:
+    return sorted(values)[len(values) // 2] if values else None

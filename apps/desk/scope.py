@@ -1,0 +1,137 @@
+"""What the reader of a page may see and do, read once a request."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import wraps
+from typing import Any
+
+from django.contrib.auth.views import redirect_to_login
+from django.core.exceptions import BadRequest, PermissionDenied
+from django.db.models import Exists, OuterRef, Q
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase
+from django.shortcuts import render
+from django.utils.cache import patch_cache_control, patch_vary_headers
+
+from apps.access.models import Cluster, NamespaceMap, Role, Tenant, User
+from apps.access.selectors import roles_of, visible_tenant_ids
+from apps.jobs.models import Job
+from recovery.errors import NotFound
+
+FRAGMENT_HEADER = "HX-Request"
+
+
+class DeskRequest(HttpRequest):
+    """A request of somebody who is logged in; ``page`` has set its scope."""
+
+    user: User  # type: ignore[assignment]
+    scope: Scope
+
+
+@dataclass(slots=True)
+class Scope:
+    """Tenants and clusters that somebody sees, the cluster chosen in the address, and roles by tenant."""
+
+    user: User
+    tenant_ids: list[int] | None  # None: all
+    clusters: list[Cluster]
+    cluster: Cluster | None
+    _roles: dict[int, frozenset[Role]] = field(default_factory=dict)
+
+    def may_operate(self, tenant_id: int) -> bool:
+        """Whether the reader is an operator of this tenant."""
+        if tenant_id not in self._roles:
+            self._roles[tenant_id] = roles_of(self.user, tenant_id)
+        return Role.OPERATOR in self._roles[tenant_id]
+
+    def require_operator(self, tenant: Tenant) -> None:
+        """Raise PermissionDenied, saying which role is missing where."""
+        if not self.may_operate(tenant.pk):
+            raise PermissionDenied(
+                f"This needs the role operator in the tenant {tenant.slug}. You may read it; ask an admin to act."
+            )
+
+    @property
+    def cluster_id(self) -> int | None:
+        """Row id of the chosen cluster, or None for all of them."""
+        return None if self.cluster is None else self.cluster.pk
+
+    @property
+    def chosen_clusters(self) -> list[Cluster]:
+        """The chosen cluster, or all that the reader sees."""
+        return self.clusters if self.cluster is None else [self.cluster]
+
+
+def scope_of(request: HttpRequest) -> Scope:
+    """The scope of a logged-in reader. A cluster in the address that the reader does not see is a 404."""
+    user = request.user
+    assert isinstance(user, User)
+    tenant_ids = visible_tenant_ids(user)
+    clusters = Cluster.objects.order_by("slug").defer("token_keys")
+    if tenant_ids is not None:
+        mapped = NamespaceMap.objects.filter(cluster=OuterRef("pk"), tenant__in=tenant_ids)
+        with_jobs = Job.objects.filter(cluster=OuterRef("pk"), tenant__in=tenant_ids)
+        clusters = clusters.filter(Q(Exists(mapped)) | Q(Exists(with_jobs)))
+    found = list(clusters)
+    wanted = request.GET.get("cluster", "")
+    chosen = next((cluster for cluster in found if cluster.slug == wanted), None)
+    if wanted and chosen is None:
+        raise Http404(f"There is no cluster {wanted} here.")
+    return Scope(user=user, tenant_ids=tenant_ids, clusters=found, cluster=chosen)
+
+
+def is_fragment(request: HttpRequest) -> bool:
+    """Whether only the changing part of the page is asked for."""
+    return request.headers.get(FRAGMENT_HEADER) == "true"
+
+
+def page(view: Callable[..., HttpResponseBase]) -> Callable[..., HttpResponseBase]:
+    """A page for people who are logged in: sets ``request.scope``, maps our errors, forbids caches.
+
+    A fragment that is asked for after the session ended is answered 401 instead of with a login page, so
+    that the browser can say so instead of showing a form in the middle of the page.
+    """
+
+    @wraps(view)
+    def wrapped(request: DeskRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
+        response: HttpResponseBase
+        if not isinstance(request.user, User):
+            if is_fragment(request):
+                response = HttpResponse("Your session has ended. Log in again.", status=401, content_type="text/plain")
+            else:
+                response = redirect_to_login(request.get_full_path())
+        else:
+            request.scope = scope_of(request)
+            try:
+                response = view(request, *args, **kwargs)
+            except NotFound as error:
+                raise Http404(str(error)) from error
+            except BadRequest as error:
+                response = render(request, "400.html", {"exception": str(error)}, status=400)
+        patch_vary_headers(response, (FRAGMENT_HEADER, "Cookie"))
+        patch_cache_control(response, no_store=True, private=True)
+        return response
+
+    return wrapped  # type: ignore[return-value]
+
+
+def held_rows(request: HttpRequest) -> list[int] | None:
+    """Rows that an open list shows and wants to keep in their places; None when it asks for the page itself."""
+    text = request.GET.get("held", "")
+    if not text:
+        return None
+    try:
+        return [int(word) for word in text.split(",")][:200]
+    except ValueError:
+        raise BadRequest("held is a list of row numbers") from None
+
+
+def whole(request: HttpRequest, name: str) -> int | None:
+    """A whole number of the address, None when it is not there; anything else is a BadRequest."""
+    text = request.GET.get(name, "")
+    if not text:
+        return None
+    if not (text.isascii() and text.isdigit() and len(text) < 18):
+        raise BadRequest(f"{name} must be a number, not {text!r}")
+    return int(text)

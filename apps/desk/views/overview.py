@@ -1,0 +1,120 @@
+"""The first page: is anything burning?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from django.conf import settings
+from django.http import HttpResponseBase
+from django.shortcuts import render
+from django.utils import timezone
+from django.views.decorators.http import require_safe
+
+from apps.desk import charts
+from apps.desk.context import watch_trouble
+from apps.desk.faults import BREAKABLE
+from apps.desk.next_step import next_step
+from apps.desk.paging import capped_count, capped_word
+from apps.desk.scope import DeskRequest, page
+from apps.incidents import selectors as incidents
+from apps.incidents.selectors import feed_cursor
+from apps.jobs import selectors as jobs
+from apps.nodes import selectors as nodes
+from recovery.lifecycle import IncidentState
+from recovery.phases import LIVE_PHASES, Phase
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseLine:
+    """Live jobs in one phase: how many, how many of them protected, and the share of the meter."""
+
+    phase: str
+    count: int
+    protected: int
+    percent: float
+
+
+@page
+@require_safe
+def overview(request: DeskRequest) -> HttpResponseBase:
+    """Open incidents, jobs by phase, nodes by state, and how fresh all of it is."""
+    request.live_cursor = feed_cursor()  # type: ignore[attr-defined]  # read by the frame; before any row
+    scope, now = request.scope, timezone.now()
+    visible = incidents.visible_incidents(scope.tenant_ids)
+    machines = nodes.visible_machines(scope.tenant_ids)
+    all_jobs = jobs.visible_jobs(scope.tenant_ids)
+    if scope.cluster_id is not None:
+        visible = visible.filter(cluster=scope.cluster_id)
+        machines = machines.filter(cluster=scope.cluster_id)
+        all_jobs = all_jobs.filter(cluster=scope.cluster_id)
+    open_ones = visible.filter(state__in=incidents.OPEN_WORDS)
+    open_count = capped_count(open_ones)
+    burning = incidents.burning(visible)
+    needs_person = capped_count(open_ones.filter(state=IncidentState.NEEDS_PERSON)) if burning else 0
+    context: dict[str, Any] = {
+        "nav": "overview",
+        "topics": "incident job node",
+        "rows": [(incident, next_step(incident, incident.open_actions, now)) for incident in burning],  # type: ignore[attr-defined]
+        "open_count": open_count,
+        "open_word": capped_word(open_count),
+        "needs_person": needs_person,
+        "recent": list(visible.filter(state__in=incidents.RESOLVED_WORDS)[:5]) if len(burning) < 4 else [],
+        **_jobs(all_jobs),
+        **_nodes(machines),
+        **_sources(scope, now),
+        "breakable": _breakable(scope, all_jobs),
+        "faults": BREAKABLE,
+    }
+    return render(request, "desk/overview.html", context)
+
+
+def _jobs(all_jobs: Any) -> dict[str, Any]:
+    by_phase = jobs.count_by_phase(all_jobs)
+    total = sum(count for count, _ in by_phase.values())
+    lines = [
+        PhaseLine(str(phase), *by_phase[phase], charts.percent(by_phase[phase][0], total))
+        for phase in (p for p in Phase if p in LIVE_PHASES)
+        if phase in by_phase
+    ]
+    return {
+        "phases": lines,
+        "job_total": total,
+        "job_running": by_phase.get(Phase.RUN_COMMAND, (0, 0))[0],
+        "job_protected": sum(protected for _, protected in by_phase.values()),
+    }
+
+
+def _nodes(machines: Any) -> dict[str, Any]:
+    here = nodes.present(machines)
+    by_state = nodes.count_by_state(here)
+    total = sum(by_state.values())
+    if total <= charts.NODES_DRAWN_SINGLY:
+        drawn = here.order_by("cluster__slug", "rack", "name").defer("labels", "conditions", "addresses")
+        racks = charts.racks_of_machines(list(drawn))
+    else:
+        racks = charts.racks_of_counts(nodes.count_by_rack(here))
+    return {
+        "node_states": [(state, by_state[state]) for state in nodes.NodeState if state in by_state],
+        "node_total": total,
+        "node_ready": by_state.get(nodes.NodeState.READY, 0),
+        "racks": racks,
+        "unusual_nodes": list(nodes.unusual(machines).defer("labels", "conditions")[:8]) if total else [],
+    }
+
+
+def _sources(scope: Any, now: Any) -> dict[str, Any]:
+    rows = nodes.watch_states(cluster.pk for cluster in scope.chosen_clusters)
+    return {
+        "watches": [(row, watch_trouble(row, now)) for row in rows if row.resource != "leader"],
+        "agents": jobs.agents_heard(scope.tenant_ids),
+        "decisions": incidents.decision_speed(scope.tenant_ids),
+    }
+
+
+def _breakable(scope: Any, all_jobs: Any) -> Any:
+    """The newest running job of a simulated cluster that the reader may break, where breaking is on."""
+    if not settings.SIM_ENDPOINT:
+        return None
+    job = all_jobs.filter(cluster__is_simulated=True, phase=Phase.RUN_COMMAND, gone_at__isnull=True).first()
+    return job if job is not None and scope.may_operate(job.tenant_id) else None

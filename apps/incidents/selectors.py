@@ -1,0 +1,270 @@
+"""Reads of incidents, actions, timelines and decisions, for pages and the API. Source: DOMAIN section 5."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from django.db import connection
+from django.db.models import Case, IntegerField, Prefetch, Q, QuerySet, Value, When
+
+from apps.incidents.models import (
+    Action,
+    ActionTry,
+    Cause,
+    Decision,
+    InboxEntry,
+    Incident,
+    LogTail,
+    Notice,
+    Subject,
+    TimelineEvent,
+)
+from apps.jobs.models import Job
+from recovery.errors import NotFound
+from recovery.lifecycle import OPEN_ACTION_STATES, OPEN_INCIDENT_STATES, IncidentState, Severity
+
+OPEN_WORDS = sorted(str(state) for state in OPEN_INCIDENT_STATES)
+RESOLVED_WORDS = [str(IncidentState.RESOLVED), str(IncidentState.CLOSED)]
+OPEN_ACTION_WORDS = sorted(str(state) for state in OPEN_ACTION_STATES)
+TABS = ("open", "acknowledged", "resolved", "all")
+
+_SEVERITY_RANK = Case(
+    *(When(severity=str(severity), then=Value(rank)) for rank, severity in enumerate(Severity)),
+    default=Value(len(Severity)),
+    output_field=IntegerField(),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class IncidentFilter:
+    """What a list of incidents shows. ``tab`` is one of TABS; empty fields do not narrow."""
+
+    tab: str = "open"
+    severities: tuple[str, ...] = ()
+    states: tuple[str, ...] = ()
+    job_id: int | None = None
+    text: str = ""
+    cluster_id: int | None = None
+
+
+def visible_incidents(tenant_ids: Sequence[int] | None) -> QuerySet[Incident]:
+    """Incidents of these tenants, all for None, newest first, without what only the detail page shows."""
+    incidents = (
+        Incident.objects.select_related("job", "machine", "cluster", "acknowledged_by")
+        .defer(
+            "verdict",
+            "considered",
+            "job__annotations",
+            "job__limits",
+            "machine__labels",
+            "machine__conditions",
+        )
+        .order_by("-id")
+    )
+    return incidents if tenant_ids is None else incidents.filter(tenant__in=tenant_ids)
+
+
+def filter_incidents(incidents: QuerySet[Incident], wanted: IncidentFilter) -> QuerySet[Incident]:
+    """Narrow ``visible_incidents`` to what the filter wants. An open tab includes the acknowledged ones."""
+    if wanted.tab == "open":
+        incidents = incidents.filter(state__in=OPEN_WORDS)
+    elif wanted.tab == "acknowledged":
+        incidents = incidents.filter(state__in=OPEN_WORDS, acknowledged_at__isnull=False)
+    elif wanted.tab == "resolved":
+        incidents = incidents.filter(state__in=RESOLVED_WORDS)
+    if wanted.severities:
+        incidents = incidents.filter(severity__in=wanted.severities)
+    if wanted.states:
+        incidents = incidents.filter(state__in=wanted.states)
+    if wanted.job_id is not None:
+        incidents = incidents.filter(job_id=wanted.job_id)
+    if wanted.cluster_id is not None:
+        incidents = incidents.filter(cluster_id=wanted.cluster_id)
+    if wanted.text:
+        number = incident_number(wanted.text)
+        by_text = Q(title__icontains=wanted.text) | Q(job__name__icontains=wanted.text)
+        incidents = incidents.filter(by_text | Q(id=number) if number is not None else by_text)
+    return incidents
+
+
+def incident_number(text: str) -> int | None:
+    """The number in ``INC-12``, ``inc 12``, ``#12`` or ``12``; None for anything else."""
+    word = text.strip().lower().removeprefix("inc").lstrip("-# ")
+    return int(word) if word.isascii() and word.isdigit() and len(word) < 18 else None
+
+
+def with_open_actions(incidents: QuerySet[Incident]) -> QuerySet[Incident]:
+    """Add ``open_actions``, what each incident is doing or waits to do: one more query for the page."""
+    actions = (
+        Action.objects.filter(state__in=OPEN_ACTION_WORDS).defer("content", "price", "why").order_by("id")
+    )
+    return incidents.prefetch_related(Prefetch("actions", queryset=actions, to_attr="open_actions"))
+
+
+def burning(incidents: QuerySet[Incident], limit: int = 12) -> list[Incident]:
+    """Open incidents that nothing else has adopted, worst first, then those that wait for a person, then oldest."""
+    needs_person = Case(
+        When(state=str(IncidentState.NEEDS_PERSON), then=Value(0)),
+        default=Value(1),
+        output_field=IntegerField(),
+    )
+    open_ones = incidents.filter(state__in=OPEN_WORDS, parent__isnull=True)
+    return list(with_open_actions(open_ones.order_by(_SEVERITY_RANK, needs_person, "id"))[:limit])
+
+
+def get_incident(tenant_ids: Sequence[int] | None, incident_id: int) -> Incident:
+    """The incident with all that its page shows, or NotFound (also when it is another tenant's)."""
+    incidents = Incident.objects.select_related(
+        "job", "job__cluster", "machine", "cluster", "acknowledged_by", "subject", "parent", "tenant"
+    )
+    if tenant_ids is not None:
+        incidents = incidents.filter(tenant__in=tenant_ids)
+    incident = incidents.filter(id=incident_id).first()
+    if incident is None:
+        raise NotFound(f"There is no incident INC-{incident_id} here.")
+    return incident
+
+
+def open_incidents_of_jobs(job_ids: Iterable[int]) -> dict[int, Incident]:
+    """The open incident of each of these jobs that has one."""
+    rows = Incident.objects.filter(job__in=list(job_ids), state__in=OPEN_WORDS).defer("verdict", "considered")
+    return {row.job_id: row for row in rows.order_by("id") if row.job_id is not None}
+
+
+def incidents_by_uid(uids: Iterable[Any]) -> dict[Any, Incident]:
+    """Incidents by their uid, with the columns a link needs."""
+    wanted = {uid for uid in uids if uid is not None}
+    rows = (
+        Incident.objects.filter(uid__in=wanted).only("id", "uid", "title", "state", "tenant_id")
+        if wanted
+        else []
+    )
+    return {row.uid: row for row in rows}
+
+
+def actions_of(incident: Incident) -> list[Action]:
+    """All actions of an incident with their tries, newest first."""
+    tries = Prefetch("tries", queryset=ActionTry.objects.order_by("n"))
+    return list(Action.objects.filter(incident=incident).prefetch_related(tries).order_by("-id")[:100])
+
+
+def timeline_of(
+    incident: Incident, *, before: int | None = None, limit: int = 200
+) -> tuple[list[TimelineEvent], bool]:
+    """Lines by number, newest first, below ``before``; and whether there are older ones."""
+    events = TimelineEvent.objects.filter(incident=incident).order_by("-n")
+    if before is not None:
+        events = events.filter(n__lt=before)
+    found = list(events[: limit + 1])
+    return found[:limit], len(found) > limit
+
+
+def last_decision(incident: Incident) -> Decision | None:
+    """The newest decision that touched the incident."""
+    return Decision.objects.filter(incident=incident).defer("state_before").order_by("-n").first()
+
+
+def decisions_of(incident: Incident, *, before: int | None = None, limit: int = 50) -> list[Decision]:
+    """Decisions of the incident without their stored input, newest first."""
+    decisions = Decision.objects.filter(incident=incident).defer("state_before", "inbox", "outcome")
+    if before is not None:
+        decisions = decisions.filter(n__lt=before)
+    return list(decisions.order_by("-n")[:limit])
+
+
+def uses_of_decisions(subject: Subject, numbers: Iterable[int], limit: int = 500) -> list[InboxEntry]:
+    """What became of the signals that these decisions drained, with the reasons."""
+    return list(
+        InboxEntry.objects.filter(subject=subject, decision_n__in=list(numbers))
+        .select_related("signal")
+        .defer("signal__body")
+        .order_by("-decision_n", "-signal_id")[:limit]
+    )
+
+
+def causes_of(incident: Incident) -> list[Cause]:
+    """Causes that joined, first one first."""
+    return list(Cause.objects.filter(incident=incident).order_by("id"))
+
+
+def notices_of(incident: Incident) -> list[Notice]:
+    """Notices, newest first."""
+    return list(Notice.objects.filter(incident=incident).select_related("action").order_by("-id")[:20])
+
+
+def log_tails_of(incident: Incident) -> list[LogTail]:
+    """Stored log tails, by worker."""
+    return list(LogTail.objects.filter(incident=incident).order_by("worker", "id")[:50])
+
+
+def waiting_signals(job: Job, limit: int = 100) -> list[InboxEntry]:
+    """Signals about waiting for capacity of a job, newest first."""
+    return list(
+        InboxEntry.objects.filter(subject__job=job, signal__kind__in=["pod_waiting", "capacity_back"])
+        .select_related("signal")
+        .order_by("-id")[:limit]
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionSpeed:
+    """P99 of the newest decisions (at most 1,000) in seconds, and over how many it is; None without any."""
+
+    p99_seconds: float | None
+    count: int
+
+
+def decision_speed(tenant_ids: Sequence[int] | None) -> DecisionSpeed:
+    """Measure decisions from their rows."""
+    scope, parameters = ("", []) if tenant_ids is None else ("WHERE tenant_id = ANY(%s)", [list(tenant_ids)])
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT percentile_cont(0.99) WITHIN GROUP (ORDER BY seconds), count(*) FROM"
+            f" (SELECT seconds FROM incidents_decision {scope} ORDER BY id DESC LIMIT 1000) newest",
+            parameters,
+        )
+        p99, count = cursor.fetchone()
+    return DecisionSpeed(p99_seconds=p99, count=count)
+
+
+def feed_cursor() -> str:
+    """Where a page that is read now stands in the live feed, as ``transaction:id``.
+
+    Every transaction below the snapshot's xmin has ended, so what a later statement reads holds all of
+    them; what the feed delivers after this cursor is everything else. Read it before the page's rows.
+    """
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_snapshot_xmin(pg_current_snapshot())::text")
+        return f"{cursor.fetchone()[0]}:0"
+
+
+@dataclass(frozen=True, slots=True)
+class FeedPage:
+    """Changes after a cursor, in commit-safe order, and the cursor to go on from."""
+
+    cursor: str
+    changes: tuple[tuple[str, str], ...]  # (topic, key), each once
+
+
+def feed_after(
+    transaction: int, row_id: int, tenant_ids: Sequence[int] | None, limit: int = 2000
+) -> FeedPage:
+    """Read the feed after (transaction, row_id), below the snapshot: rows of these tenants (None: all)."""
+    scope, parameters = ("", []) if tenant_ids is None else ("AND tenant_id = ANY(%s)", [list(tenant_ids)])
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT transaction, id, topic, key FROM incidents_feedrow"
+            " WHERE (transaction, id) > (%s, %s)"
+            f" AND transaction < pg_snapshot_xmin(pg_current_snapshot())::text::bigint {scope}"
+            " ORDER BY transaction, id LIMIT %s",
+            [transaction, row_id, *parameters, limit],
+        )
+        rows = cursor.fetchall()
+    if not rows:
+        return FeedPage(cursor=f"{transaction}:{row_id}", changes=())
+    return FeedPage(
+        cursor=f"{rows[-1][0]}:{rows[-1][1]}",
+        changes=tuple(dict.fromkeys((topic, key) for _, _, topic, key in rows)),
+    )

@@ -1,0 +1,320 @@
+"""Reads of jobs, workers, attempts and checkpoints, for pages and the API. Source: DOMAIN sections 2, 3, 11."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from django.db import connection
+from django.db.models import Count, F, OuterRef, Q, QuerySet, Subquery
+
+from apps.jobs.models import Attempt, Checkpoint, FailureCount, Incarnation, Job, Worker
+from recovery.errors import NotFound
+from recovery.phases import LIVE_PHASES, TERMINAL_PHASES
+from recovery.signals import EndCause
+
+LIVE_WORDS = sorted(str(phase) for phase in LIVE_PHASES)
+ENDED_WORDS = sorted(str(phase) for phase in TERMINAL_PHASES)
+
+
+@dataclass(frozen=True, slots=True)
+class JobFilter:
+    """What a list of jobs shows. ``tab`` is live, ended or all; empty fields do not narrow."""
+
+    tab: str = "live"
+    phases: tuple[str, ...] = ()
+    protection: str = ""  # protected | unprotected
+    text: str = ""
+    cluster_id: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """The counters sentence of a job (DOMAIN 3). ``would`` counts what an observing desk would count."""
+
+    used: int
+    limit: int
+    rescheduled: int
+    preempted: int
+    evicted_slow: int
+    waited_seconds: float
+    would: int
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptRow:
+    """One attempt beside what the next one tells about it: steps lost and seconds until it stepped again."""
+
+    attempt: Attempt
+    steps_lost: int | None
+    back_after_seconds: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class EnvironmentValue:
+    """One value that workers reported for one name: how many, and the lowest index among them."""
+
+    value: str
+    workers: int
+    first_index: int
+
+
+@dataclass(frozen=True, slots=True)
+class EnvironmentLine:
+    """One name of the environment report with its values, most frequent first."""
+
+    name: str
+    values: tuple[EnvironmentValue, ...]
+
+    @property
+    def is_mixed(self) -> bool:
+        """Whether workers differ: several versions in one job."""
+        return len(self.values) > 1
+
+
+def visible_jobs(tenant_ids: Sequence[int] | None) -> QuerySet[Job]:
+    """Jobs of these tenants, all for None, newest first."""
+    jobs = Job.objects.select_related("cluster", "tenant").order_by("-id")
+    return jobs if tenant_ids is None else jobs.filter(tenant__in=tenant_ids)
+
+
+def get_job(tenant_ids: Sequence[int] | None, job_id: int) -> Job:
+    """The job, or NotFound when there is none or it is another tenant's."""
+    job = visible_jobs(tenant_ids).filter(id=job_id).first()
+    if job is None:
+        raise NotFound(f"There is no job {job_id} here.")
+    return job
+
+
+def filter_jobs(jobs: QuerySet[Job], wanted: JobFilter) -> QuerySet[Job]:
+    """Narrow ``visible_jobs`` to what the filter wants."""
+    if wanted.tab == "live":
+        jobs = jobs.filter(phase__in=LIVE_WORDS, gone_at__isnull=True)
+    elif wanted.tab == "ended":
+        jobs = jobs.filter(Q(phase__in=ENDED_WORDS) | Q(gone_at__isnull=False))
+    if wanted.phases:
+        jobs = jobs.filter(phase__in=wanted.phases)
+    if wanted.protection:
+        jobs = jobs.filter(is_protected=wanted.protection == "protected")
+    if wanted.cluster_id is not None:
+        jobs = jobs.filter(cluster_id=wanted.cluster_id)
+    if wanted.text:
+        namespace, slash, name = wanted.text.partition("/")
+        if slash:
+            jobs = jobs.filter(namespace__icontains=namespace, name__icontains=name)
+        else:
+            jobs = jobs.filter(Q(name__icontains=wanted.text) | Q(namespace__icontains=wanted.text))
+    return jobs
+
+
+def with_rank_zero(jobs: QuerySet[Job]) -> QuerySet[Job]:
+    """Add ``step`` and ``step_at`` of the first worker: steps of a job are read from its head."""
+    first = Worker.objects.filter(job=OuterRef("pk")).order_by("role", "index")
+    return jobs.annotate(
+        step=Subquery(first.values("incarnation__step")[:1]),
+        step_at=Subquery(first.values("incarnation__step_at")[:1]),
+    )
+
+
+def count_by_phase(jobs: QuerySet[Job]) -> dict[str, tuple[int, int]]:
+    """Live jobs by phase: (all, protected)."""
+    rows = (
+        jobs.filter(phase__in=LIVE_WORDS, gone_at__isnull=True)
+        .order_by()
+        .values_list("phase")
+        .annotate(n=Count("id"), protected=Count("id", filter=Q(is_protected=True)))
+    )
+    return {str(phase): (int(n), int(protected)) for phase, n, protected in rows}
+
+
+def counters(job: Job) -> Counters:
+    """The counters sentence. Counted failures stand on the job; the rest is counted from rows."""
+    counted = FailureCount.objects.filter(job=job).aggregate(
+        rescheduled=Count("id", filter=Q(ended_in_reschedule=True, would=False)),
+        would=Count("id", filter=Q(would=True)),
+    )
+    return Counters(
+        used=job.recover_count,
+        limit=job.max_retry,
+        rescheduled=counted["rescheduled"],
+        preempted=job.preempted_count,
+        evicted_slow=job.evicted_slow_count,
+        waited_seconds=job.waiting_seconds,
+        would=counted["would"],
+    )
+
+
+def attempt_rows(job: Job, *, before: int | None = None, limit: int = 20) -> tuple[list[AttemptRow], int | None]:
+    """The newest attempts (below number ``before``), newest first, and the number to go on from, or None."""
+    attempts = Attempt.objects.filter(job=job)
+    # One more at the younger end: it tells what the oldest-but-shown lost.
+    younger = attempts.filter(n=before).first() if before is not None else None
+    shown = attempts.filter(n__lt=before) if before is not None else attempts
+    found = list(shown.order_by("-n")[: limit + 1])
+    rows = []
+    for attempt in found[:limit]:
+        rows.append(AttemptRow(attempt, _steps_lost(attempt, younger), _back_after(attempt, younger)))
+        younger = attempt
+    return rows, (found[limit - 1].n if len(found) > limit else None)
+
+
+def attempts_of_incident(job: Job, incident_uid: Any, *, around: int) -> list[AttemptRow]:
+    """Attempts that ended in this incident, with the one that it began in and the one after, newest first."""
+    found = list(
+        Attempt.objects.filter(job=job)
+        .filter(Q(incident_uid=incident_uid) | Q(n__in=[around, around + 1]))
+        .order_by("-n")[:50]
+    )
+    follows = {attempt.n: attempt for attempt in found}
+    missing = [attempt.n + 1 for attempt in found if attempt.n + 1 not in follows]
+    for attempt in Attempt.objects.filter(job=job, n__in=missing):
+        follows[attempt.n] = attempt
+    return [
+        AttemptRow(a, _steps_lost(a, follows.get(a.n + 1)), _back_after(a, follows.get(a.n + 1))) for a in found
+    ]
+
+
+def _steps_lost(attempt: Attempt, following: Attempt | None) -> int | None:
+    if following is None or attempt.last_step is None or following.resumed_from_step is None:
+        return None
+    return max(0, attempt.last_step - following.resumed_from_step)
+
+
+def _back_after(attempt: Attempt, following: Attempt | None) -> float | None:
+    if following is None or attempt.ended_at is None or following.first_step_at is None:
+        return None
+    return (following.first_step_at - attempt.ended_at).total_seconds()
+
+
+def worker_rows(job: Job) -> list[Worker]:
+    """Workers by role and index, each with the newest incarnation and its node. Two joins, no blobs."""
+    return list(
+        Worker.objects.filter(job=job, is_retired=False)
+        .select_related("incarnation", "incarnation__machine")
+        .defer("environment", "checks", "handled", "incarnation__machine__labels", "incarnation__machine__conditions")
+        .order_by("role", "index")
+    )
+
+
+def environment_report(job: Job) -> list[EnvironmentLine]:
+    """Names and values of the newest boot checks, grouped in the database so that size does not matter.
+
+    Nested values are compared as their JSON text.
+    """
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT e.key, e.value, count(*), min(w.index) FROM jobs_worker w"
+            " CROSS JOIN LATERAL jsonb_each_text(w.environment) e"
+            " WHERE w.job_id = %s AND NOT w.is_retired AND jsonb_typeof(w.environment) = 'object'"
+            " GROUP BY 1, 2 ORDER BY 1, 3 DESC, 4",
+            [job.pk],
+        )
+        found: dict[str, list[EnvironmentValue]] = {}
+        for name, value, workers, first_index in cursor.fetchall():
+            found.setdefault(name, []).append(EnvironmentValue(value or "", workers, first_index))
+    return [EnvironmentLine(name, tuple(values)) for name, values in found.items()]
+
+
+def unclean_checks(job: Job) -> list[Worker]:
+    """Workers whose last quick set holds a result other than pass, at most 50."""
+    return list(
+        Worker.objects.filter(job=job, is_retired=False)
+        .extra(where=["jsonb_path_exists(checks, '$[*] ? (@.result != \"pass\")')"])
+        .only("role", "index", "checks", "checks_at")[:50]
+    )
+
+
+def newest_checkpoints(job: Job, limit: int = 8) -> list[Checkpoint]:
+    """Checkpoints by step, newest first."""
+    return list(Checkpoint.objects.filter(job=job).order_by("-step", "-id")[:limit])
+
+
+def failure_counts(job: Job, *, rescheduled: bool = False, limit: int = 100) -> list[FailureCount]:
+    """Counted failures, newest first."""
+    counts = FailureCount.objects.filter(job=job).select_related("worker").order_by("-id")
+    if rescheduled:
+        counts = counts.filter(ended_in_reschedule=True)
+    return list(counts[:limit])
+
+
+def incarnation_ends(job: Job, causes: Iterable[str], limit: int = 100) -> list[Incarnation]:
+    """Lives of the job's workers that ended by one of these causes, newest first."""
+    return list(
+        Incarnation.objects.filter(worker__job=job, end_cause__in=list(causes), ended_at__isnull=False)
+        .select_related("worker", "machine")
+        .order_by("-ended_at")[:limit]
+    )
+
+
+PREEMPTED_CAUSES = (EndCause.PREEMPTED, EndCause.MAINTENANCE)
+EVICTED_CAUSES = (EndCause.EVICTED_BY_DESK,)
+
+
+def lives_on_machine(machine_id: int, tenant_ids: Sequence[int] | None, limit: int = 100) -> list[Incarnation]:
+    """Workers' lives that run on a machine now, of these tenants (None: all)."""
+    lives = (
+        Incarnation.objects.filter(machine_id=machine_id, ended_at__isnull=True)
+        .select_related("worker", "worker__job")
+        .defer("worker__environment", "worker__checks")
+        .order_by("worker__job_id", "worker__index")
+    )
+    if tenant_ids is not None:
+        lives = lives.filter(tenant__in=tenant_ids)
+    return list(lives[:limit])
+
+
+def failures_on_machine(machine_id: int, tenant_ids: Sequence[int] | None, limit: int = 20) -> list[FailureCount]:
+    """Counted failures of workers that ran on this machine in that attempt, newest first."""
+    counts = (
+        FailureCount.objects.filter(
+            Q(worker__incarnations__last_attempt__gte=F("attempt"))
+            | Q(worker__incarnations__last_attempt__isnull=True),
+            worker__incarnations__machine_id=machine_id,
+            worker__incarnations__first_attempt__lte=F("attempt"),
+        )
+        .select_related("job", "worker")
+        .order_by("-id")
+        .distinct()
+    )
+    if tenant_ids is not None:
+        counts = counts.filter(tenant__in=tenant_ids)
+    return list(counts[:limit])
+
+
+def jobs_per_machine(machine_ids: Iterable[int], tenant_ids: Sequence[int] | None) -> dict[int, list[Job]]:
+    """Jobs with a worker alive on each of these machines, of these tenants (None: all)."""
+    lives = Incarnation.objects.filter(machine__in=list(machine_ids), ended_at__isnull=True)
+    if tenant_ids is not None:
+        lives = lives.filter(tenant__in=tenant_ids)
+    pairs = list(lives.values_list("machine_id", "worker__job_id").distinct()[:1000])
+    jobs = {job.pk: job for job in Job.objects.filter(id__in={job_id for _, job_id in pairs})}
+    found: dict[int, list[Job]] = {}
+    for machine_id, job_id in pairs:
+        found.setdefault(machine_id, []).append(jobs[job_id])
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class AgentsHeard:
+    """Agents of live workers: how many there are, how many are silent, and when one was heard last."""
+
+    total: int
+    silent: int
+    last_seen_at: datetime | None
+
+    @property
+    def heard(self) -> int:
+        """Agents that are not silent."""
+        return self.total - self.silent
+
+
+def agents_heard(tenant_ids: Sequence[int] | None) -> AgentsHeard:
+    """Count the agents that should be heard (enrolled, alive) of these tenants."""
+    alive = Incarnation.objects.filter(ended_at__isnull=True, last_seen_at__isnull=False).exclude(nonce="")
+    if tenant_ids is not None:
+        alive = alive.filter(tenant__in=tenant_ids)
+    found = alive.aggregate(total=Count("id"), silent=Count("id", filter=Q(is_silent=True)))
+    last = alive.order_by("-last_seen_at").values_list("last_seen_at", flat=True).first()
+    return AgentsHeard(total=found["total"], silent=found["silent"], last_seen_at=last)
