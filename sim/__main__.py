@@ -103,7 +103,7 @@ def main(argv: list[str] | None = None) -> int:
         if options.command == "fault":
             return _fault(options)
         if options.command == "audit":
-            for record in call(options.dir, "GET", f"/sim/v1/audit?since={options.since}")["records"]:
+            for record in call(options.dir, "GET", f"/sim/v1/audit?since={options.since}")["items"]:
                 print(json.dumps(record))
             return 0
         return _processes(options)

@@ -72,7 +72,7 @@ class Control:
                         "job": worker.job[1] if worker.job else None,
                         "index": worker.index,
                         "pod": worker.name,
-                        "pod_uid": worker.uid,
+                        "uid": worker.uid,
                         "node": worker.kubelet.node_name,
                         "container": container.container,
                         "agent_pid": role.agent.pid if role.agent else None,
@@ -85,7 +85,7 @@ class Control:
                     }
                 )
         found.sort(key=lambda pod: (pod["namespace"], pod["job"] or "", pod["index"] or 0, pod["pod"]))
-        return 200, {"pods": found}
+        return 200, {"items": found}
 
     def _audit(self, query: dict[str, str], body: Any) -> Answer:
         since = query.get("since", "0")
@@ -95,4 +95,4 @@ class Control:
         with self._cluster.store.lock:
             records = log.since(int(since))
             newest = log.last
-        return 200, {"records": [record.as_json() for record in records], "newest": newest}
+        return 200, {"items": [record.as_json() for record in records], "newest": newest}

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from sim.cluster import Cluster
 
 ACTOR = "system:sim:faults"
-SEEN_SECONDS = 15.0
+SEEN_SECONDS = 10.0  # below the callers' time-outs: they shall hear the refusal
 POLL_SECONDS = 0.005
 
 
@@ -69,7 +69,7 @@ def inject(cluster: Cluster, given: Mapping[str, Any]) -> dict[str, Any]:
     """Run the fault that ``given["fault"]`` names; returns ``{"done": True, "what": sentence, …}``.
 
     Raises:
-        FaultRefused: Unknown fault, wrong parameters, nothing to hit, or no effect within 15 s.
+        FaultRefused: Unknown fault, wrong parameters, nothing to hit, or no effect in time.
     """
     fault = FAULTS.get(str(given.get("fault")))
     if fault is None:
@@ -236,15 +236,20 @@ def _pod_deleted(cluster: Cluster, values: Mapping[str, Any]) -> dict[str, Any]:
 def _desk_cut_off(cluster: Cluster, values: Mapping[str, Any]) -> dict[str, Any]:
     if cluster.network.desk_url is None:
         raise FaultRefused("no-desk", "the cluster was started without --desk-url: there is no path to cut")
-    indices = values["indices"]
-    if values["index"] is not None:
-        indices = [*(indices or []), values["index"]]
+    indices = _indices(values)
     at = time.time()
     job = (values["namespace"], values["job"])
     pods = cluster.network.cut(job=job, indices=indices)
-    whom = "every pod" if indices is None else f"index {', '.join(map(str, sorted(set(indices))))}"
+    whom = "every worker" if indices is None else f"worker {', '.join(map(str, indices))}"
     what = f"{whom} of {job[0]}/{job[1]} cannot reach the desk ({len(pods)} running now)"
     return {"what": what, "pods": pods, "at": at}
+
+
+def _indices(values: Mapping[str, Any]) -> list[int] | None:
+    """The workers that are meant; None for all."""
+    if values["index"] is None:
+        return None if values["indices"] is None else sorted(set(values["indices"]))
+    return sorted({*(values["indices"] or []), values["index"]})
 
 
 def _restore(cluster: Cluster, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -252,7 +257,10 @@ def _restore(cluster: Cluster, values: Mapping[str, Any]) -> dict[str, Any]:
         raise FaultRefused("bad-parameter", "give namespace and job, or neither for all", 400)
     job = None if values["job"] is None else (values["namespace"], values["job"])
     at = time.time()
-    pods = cluster.network.restore(job=job)
+    indices = _indices(values)
+    if indices is not None and job is None:
+        raise FaultRefused("bad-parameter", "give namespace and job with index or indices", 400)
+    pods = cluster.network.restore(job=job, indices=indices)
     silent = []
     if job is None:
         for kubelet in cluster.kubelets.values():
@@ -316,6 +324,8 @@ FAULTS = {
             (
                 Parameter("namespace", "string", "Namespace of the job."),
                 Parameter("job", "string", "Name of the job."),
+                Parameter("index", "integer", "One worker; without index and indices, all."),
+                Parameter("indices", "integers", "Several workers; without index and indices, all."),
             ),
             _restore,
         ),

@@ -109,6 +109,17 @@ class HostsFiles:
 
 
 @dataclass
+class _Cut:
+    """Which workers of a job are cut off: those of ``indices``, or everyone but those."""
+
+    everyone: bool = False
+    indices: set[int] = field(default_factory=set)
+
+    def hits(self, index: int | None) -> bool:
+        return (index in self.indices) != self.everyone
+
+
+@dataclass
 class _Forwarder:
     address: str
     port: int
@@ -124,7 +135,7 @@ class Network:
         self.desk_url = desk_url.rstrip("/") if desk_url else None
         self._target = _host_and_port(self.desk_url) if self.desk_url else None
         self._lock = threading.Lock()
-        self._cuts: dict[tuple[str, str], frozenset[int] | None] = {}
+        self._cuts: dict[tuple[str, str], _Cut] = {}
         self._forwarders: dict[str, _Forwarder] = {}
         self._members: dict[str, tuple[tuple[str, str] | None, int | None]] = {}
         self._loop = asyncio.new_event_loop()
@@ -169,24 +180,31 @@ class Network:
         Returns the uids of the pods that are cut now: their connections are reset, new ones refused.
         """
         with self._lock:
-            before = self._cuts.get(job, frozenset())
-            joined = None if indices is None or before is None else before | frozenset(indices)
-            self._cuts[job] = joined
-            concerned = [uid for uid, (owner, _) in self._members.items() if owner == job]
-        for uid in concerned:
-            self._apply(uid)
-        return self._cut_pods(job)
+            cut = self._cuts.setdefault(job, _Cut())
+            if indices is None:
+                cut.everyone, cut.indices = True, set()
+            elif cut.everyone:
+                cut.indices -= set(indices)
+            else:
+                cut.indices |= set(indices)
+        return [uid for uid in self._apply_all(job) if self._is_cut(uid)]
 
-    def restore(self, *, job: tuple[str, str] | None) -> list[str]:
-        """End the cut-offs of one job, or of all. Returns the uids of the pods that reach the desk again."""
+    def restore(self, *, job: tuple[str, str] | None, indices: Collection[int] | None = None) -> list[str]:
+        """End the cut-offs of one job (or of some of its workers), or of all jobs.
+
+        Returns the uids of the pods that reach the desk again.
+        """
         with self._lock:
             jobs = list(self._cuts) if job is None else [job]
-            was_cut = [uid for each in jobs for uid in self._cut_pods_locked(each)]
+            was_cut = [uid for uid, forwarder in self._forwarders.items() if forwarder.is_cut]
             for each in jobs:
-                self._cuts.pop(each, None)
-        for uid in was_cut:
-            self._apply(uid)
-        return was_cut
+                if indices is None:
+                    self._cuts.pop(each, None)
+                elif (cut := self._cuts.get(each)) is not None:
+                    cut.indices = cut.indices | set(indices) if cut.everyone else cut.indices - set(indices)
+        for each in jobs:
+            self._apply_all(each)
+        return [uid for uid in was_cut if not self._is_cut(uid)]
 
     def stop(self) -> None:
         for uid in list(self._forwarders):
@@ -195,16 +213,18 @@ class Network:
         self._thread.join(timeout=5)
         self._loop.close()
 
-    def _cut_pods(self, job: tuple[str, str]) -> list[str]:
+    def _is_cut(self, pod_uid: str) -> bool:
         with self._lock:
-            return self._cut_pods_locked(job)
+            forwarder = self._forwarders.get(pod_uid)
+            return forwarder is not None and forwarder.is_cut
 
-    def _cut_pods_locked(self, job: tuple[str, str]) -> list[str]:
-        return [
-            uid
-            for uid, (owner, _) in self._members.items()
-            if owner == job and uid in self._forwarders and self._forwarders[uid].is_cut
-        ]
+    def _apply_all(self, job: tuple[str, str]) -> list[str]:
+        """Bring the forwarders of a job's pods to what the cuts say; returns the pods' uids."""
+        with self._lock:
+            concerned = [uid for uid, (owner, _) in self._members.items() if owner == job]
+        for uid in concerned:
+            self._apply(uid)
+        return concerned
 
     def _apply(self, pod_uid: str) -> None:
         """Bring one forwarder to what the cuts say."""
@@ -213,8 +233,8 @@ class Network:
             if forwarder is None:
                 return
             job, index = self._members[pod_uid]
-            indices = self._cuts.get(job, frozenset()) if job is not None else frozenset()
-            forwarder.is_cut = indices is None or index in indices
+            cut = self._cuts.get(job) if job is not None else None
+            forwarder.is_cut = cut is not None and cut.hits(index)
         self._run(self._shut(forwarder) if forwarder.is_cut else self._serve(forwarder))
 
     def _run(self, work: Coroutine[Any, Any, None]) -> None:

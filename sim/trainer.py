@@ -137,7 +137,7 @@ class Log:
 
     def line(self, text: str) -> None:
         now = time.time()
-        stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(now))
+        stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(now))
         millis = int(now * 1000) % 1000
         _write(1, f"[{stamp},{millis:03d}] [rank {self._rank}] {text}\n")
 

@@ -10,6 +10,7 @@ import pytest
 
 from sim import timings
 from sim.cluster import Cluster, Settings
+from sim.processes import look_up
 
 # Shorter than the drills' table: these tests wait for back-offs again and again.
 TEST_TIMINGS = replace(
@@ -35,6 +36,12 @@ def until[T](look: Callable[[], T], what: str, seconds: float = 20.0) -> T:
             return found
         assert time.monotonic() < deadline, f"not seen within {seconds:g} s: {what}"
         time.sleep(0.01)
+
+
+def is_gone(pid: int) -> bool:
+    """Whether no process runs under this pid any more; one that waits to be reaped is gone."""
+    process = look_up(pid)
+    return process is None or process.state == "Z"
 
 
 def processes_below(directory: Path) -> list[str]:

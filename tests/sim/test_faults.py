@@ -12,7 +12,7 @@ import pytest
 from sim import faults, training_jobs
 from sim.cluster import Cluster
 from sim.processes import look_up
-from tests.sim.conftest import Bench, until
+from tests.sim.conftest import Bench, is_gone, until
 
 
 class Training(Bench):
@@ -66,7 +66,7 @@ def test_killed_rank_takes_the_world_down_and_it_resumes_from_the_last_commit(tr
 
     told = training.inject("kill-process", index=1)
 
-    assert look_up(told["pid"]) is None or look_up(told["pid"]).state == "Z"  # type: ignore[union-attr]
+    assert is_gone(told["pid"])
     assert (told["done"], told["signal"], told["pod_uid"]) == (True, "SIGKILL", uid)
     until(
         lambda: training.logs(0).count("Watchdog caught collective operation timeout") == 1,
@@ -154,6 +154,7 @@ def test_exit_with_ends_the_rank_with_that_code(training: Training) -> None:
         ({"fault": "desk-cut-off", "namespace": "lab", "job": "idle"}, "no-desk", 409),
         ({"fault": "node-silent", "node": "nowhere"}, "no-such-node", 404),
         ({"fault": "restore", "job": "idle"}, "bad-parameter", 400),
+        ({"fault": "restore", "index": 1}, "bad-parameter", 400),
     ],
 )
 def test_fault_that_hits_nothing_is_refused(
@@ -248,6 +249,9 @@ def test_cut_off_pods_lose_the_desk_and_get_it_back(make_cluster: Callable[..., 
 
     training.inject("desk-cut-off")
     assert [reaches(url) for url in urls] == [False, False, False]
+
+    training.inject("restore", namespace="lab", job="train", index=2)
+    assert [reaches(url) for url in urls] == [False, False, True]
 
     training.inject("restore", namespace="lab", job="train")
     assert [reaches(url) for url in urls] == [True, True, True]

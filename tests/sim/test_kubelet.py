@@ -12,7 +12,7 @@ import pytest
 from sim.cluster import Cluster
 from sim.kubelet.volumes import rewrite_paths
 from sim.processes import look_up
-from tests.sim.conftest import Bench, until
+from tests.sim.conftest import Bench, is_gone, until
 
 HOST_VOLUME = {
     "container": {"volumeMounts": [{"name": "out", "mountPath": "/out"}]},
@@ -326,7 +326,7 @@ def test_killed_supervisor_takes_the_container_with_it(bench: Bench) -> None:
 
     until(lambda: bench.phase("headless") == "Failed", "the pod's end")
     assert bench.container("headless")["state"]["terminated"]["exitCode"] == 137
-    until(lambda: look_up(child) is None or look_up(child).state == "Z", "end of the orphan")  # type: ignore[union-attr]
+    until(lambda: is_gone(child), "end of the orphan")
 
 
 def test_pods_find_each_other_by_name(bench: Bench) -> None:

@@ -71,7 +71,7 @@ class Program:
         return dict(json.loads(done.stdout))
 
     def ranks(self) -> list[int]:
-        return [pid for pod in self.answer("processes")["pods"] for pid in pod["rank_pids"]]
+        return [pid for pod in self.answer("processes")["items"] for pid in pod["rank_pids"]]
 
 
 @pytest.fixture
@@ -149,7 +149,7 @@ def test_second_cluster_in_the_same_directory_is_refused(program: Program) -> No
     _, stderr = program.serve().communicate(timeout=30)
 
     assert stderr == f"sim: another simulated cluster runs in {program.directory}\n"
-    assert program.answer("processes") == {"pods": []}  # the first one is untouched
+    assert program.answer("processes") == {"items": []}  # the first one is untouched
 
 
 def with_stubborn_processes(program: Program) -> list[int]:
@@ -172,7 +172,7 @@ def with_stubborn_processes(program: Program) -> list[int]:
     urllib.request.urlopen(request, timeout=10).close()
 
     def trees() -> list[int]:
-        pods = program.answer("processes")["pods"]
+        pods = program.answer("processes")["items"]
         return [process["pid"] for pod in pods for process in pod["tree"]] if len(pods) == 3 else []
 
     return until(lambda: (found := trees()) and len(found) >= 5 and found, "five processes")
