@@ -120,11 +120,12 @@ def manifest(job: TrainingJob) -> dict[str, Any]:
         annotations["incidentdesk.io/protect"] = "true"
     labels = {"app.kubernetes.io/name": job.name, "app.kubernetes.io/component": "trainer"}
     limits = {"cpu": "8", "memory": "64Gi"} | ({"nvidia.com/gpu": str(job.gpus)} if job.gpus else {})
+    enough = (job.max_retry + 1) * job.workers * 2
     spec: dict[str, Any] = {
         "completions": job.workers,
         "parallelism": job.workers,
         "completionMode": "Indexed",
-        "backoffLimit": job.backoff_limit or (job.max_retry + 1) * job.workers * 2,
+        "backoffLimit": enough if job.backoff_limit is None else job.backoff_limit,
         "suspend": job.suspend,
         "template": {
             "metadata": {"labels": labels},

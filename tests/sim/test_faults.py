@@ -5,6 +5,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from sim import faults, training_jobs
 from sim.cluster import Cluster
 from sim.processes import look_up
+from sim.roles import assign, is_trainer
 from tests.sim.conftest import Bench, is_gone, until
 
 
@@ -130,6 +132,33 @@ def test_exit_with_ends_the_rank_with_that_code(training: Training) -> None:
 
     until(lambda: code() is not None, "the container's end")
     assert code() == 43
+
+
+AGENT = """
+import subprocess, sys
+raise SystemExit(subprocess.run(["sh", "-c", sys.argv[2]]).returncode % 256)
+"""
+
+
+def test_agent_and_rank_are_told_apart(make_cluster: Callable[..., Cluster], tmp_path: Path) -> None:
+    agent = tmp_path / "agent.py"
+    agent.write_text(AGENT)
+    training = Training(make_cluster(agent=agent))
+    training.submit(agent=True, steps=100_000)
+    until(lambda: training.steps(0), "steps")
+    (worker,) = [w for w in training.cluster.pod_workers() if w.index == 1]
+    roles = assign(worker.processes()[0].tree, training.cluster.agent)
+    assert roles.agent is not None
+    assert [str(agent.resolve()) in roles.agent.argv, is_trainer(roles.ranks[0].argv)] == [True, True]
+
+    killed = training.inject("kill-process", index=1)
+    assert killed["pid"] == roles.ranks[0].pid
+    told = training.inject("kill-agent", index=0)
+
+    until(lambda: training.phase(told["pod"]) in ("Failed", None), "the pod's end")
+    ended = training.container(told["pod"])["state"]["terminated"]
+    assert (ended["exitCode"], ended["signal"]) == (137, 9)
+    assert is_gone(told["pid"])
 
 
 @pytest.mark.parametrize(

@@ -321,8 +321,9 @@ def test_killed_supervisor_takes_the_container_with_it(bench: Bench) -> None:
     written(bench, "up")
     child = int(written(bench, "child"))
     (worker,) = bench.cluster.pod_workers()
+    (container,) = until(worker.processes, "the kubelet knows the container")
 
-    os.kill(worker.processes()[0].shim_pid, signal.SIGKILL)
+    os.kill(container.shim_pid, signal.SIGKILL)
 
     until(lambda: bench.phase("headless") == "Failed", "the pod's end")
     assert bench.container("headless")["state"]["terminated"]["exitCode"] == 137
