@@ -131,6 +131,29 @@ class Token(models.Model):
         return f"{self.name} ({self.prefix}…)"
 
 
+class IdempotencyKey(models.Model):
+    """A request that was answered under a key of the caller's own: asked again it gets the same answer.
+
+    Rows are kept a day. ``answer`` holds no secret, also when the first answer did.
+    """
+
+    tenant = models.ForeignKey(Tenant, on_delete=models.CASCADE, related_name="+")
+    endpoint = models.CharField(max_length=64)
+    key = models.CharField(max_length=200)
+    body_sha256 = models.CharField(max_length=64)
+    status = models.PositiveIntegerField(default=0)
+    answer = models.JSONField(default=dict)
+    created_at = models.DateTimeField(db_index=True)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(name="idempotency_key_once", fields=["tenant", "endpoint", "key"])
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.endpoint} {self.key}"
+
+
 class AuditEntry(models.Model):
     """Who did what to what, and why. Append-only: a trigger refuses update and delete."""
 

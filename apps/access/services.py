@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -16,6 +16,7 @@ from apps.access import clock, selectors
 from apps.access.models import (
     AuditEntry,
     Cluster,
+    IdempotencyKey,
     NamespaceMap,
     Role,
     RoleBinding,
@@ -24,10 +25,11 @@ from apps.access.models import (
     User,
 )
 from recovery.decide import Mode
-from recovery.errors import BadInput, InvalidTransition, NotFound
+from recovery.errors import BadInput, Conflict, InvalidTransition, NotFound
 
 TOKEN_MARK = "idk"  # noqa: S105 - the public beginning of a token, by which scanners find a leaked one
 _LAST_USED_EVERY = timedelta(minutes=1)
+IDEMPOTENCY_KEPT = timedelta(days=1)
 
 #: What a token may do. The word before the colon is the resource, as in the paths of the REST API.
 SCOPES = frozenset(
@@ -268,6 +270,47 @@ def authenticate_token(plain: str) -> Token | None:
             Q(last_used_at__isnull=True) | Q(last_used_at__lt=now - _LAST_USED_EVERY)
         ).update(last_used_at=now)
     return token
+
+
+@transaction.atomic
+def answer_once(
+    *,
+    tenant_id: int,
+    endpoint: str,
+    key: str,
+    body: bytes,
+    answer: Callable[[], tuple[int, dict[str, Any]]],
+) -> tuple[int, dict[str, Any]]:
+    """Do a request once for a key of the caller's own, and give its first answer again after that.
+
+    Two at the same time wait for each other. Without a key it is simply done. ``answer`` does the work in
+    this transaction and gives HTTP status and body; an error in it keeps nothing.
+
+    Raises:
+        Conflict: The key was used before for another body.
+    """
+    if not key:
+        return answer()
+    if len(key) > 200 or not key.isprintable():
+        raise BadInput("At most 200 printable characters.", field="Idempotency-Key")
+    digest = hashlib.sha256(body).hexdigest()
+    own = {"tenant_id": tenant_id, "endpoint": endpoint, "key": key}
+    IdempotencyKey.objects.bulk_create(
+        [IdempotencyKey(**own, body_sha256=digest, created_at=clock.database_now())], ignore_conflicts=True
+    )
+    row = IdempotencyKey.objects.select_for_update(no_key=True).get(**own)
+    if row.body_sha256 != digest:
+        raise Conflict(f"The key {key} was used before with another body; use a new key for a new request.")
+    if not row.status:  # 0 is seen by the transaction that made the row only
+        row.status, row.answer = answer()
+        row.save(update_fields=["status", "answer"])
+    return row.status, row.answer
+
+
+def forget_idempotency_keys(*, now: datetime) -> int:
+    """Delete keys older than a day. Returns how many."""
+    deleted, _ = IdempotencyKey.objects.filter(created_at__lt=now - IDEMPOTENCY_KEPT).delete()
+    return deleted
 
 
 def _text(moment: datetime | None) -> str | None:

@@ -150,6 +150,14 @@ SPECTACULAR_SETTINGS = {
     "DESCRIPTION": "Signals, jobs, incidents and nodes of training clusters.",
     "VERSION": "1",
     "SERVE_INCLUDE_SCHEMA": False,
+    "ENUM_NAME_OVERRIDES": {  # fields of the same name have other words in other places
+        "Phase": "apps.jobs.api.serializers.PHASES",
+        "CheckpointState": "apps.jobs.api.serializers.CHECKPOINT_STATES",
+        "ToldCheckpointState": "apps.incidents.api.serializers.TOLD_CHECKPOINT_STATES",
+        "IncidentState": "apps.incidents.api.serializers.INCIDENT_STATES",
+        "ActionState": "apps.incidents.api.serializers.ACTION_STATES",
+        "NodeState": "apps.incidents.api.serializers.NODE_STATES",
+    },
 }
 
 # Celery: early ack, no results, no retries; timers are rows that the tick finds (DESIGN rule 1).

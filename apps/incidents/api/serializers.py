@@ -1,0 +1,417 @@
+"""Signals, incidents, actions and nodes as the API shows and takes them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db import models
+from drf_spectacular.utils import extend_schema_field
+from rest_framework import serializers
+
+from apps.incidents.models import Action, Cause, Incident, Signal, TimelineEvent
+from apps.incidents.services.intake import EVIDENCE_KINDS, EVIDENCE_SOURCES
+from apps.jobs.services.registering import MAX_WORKERS
+from apps.nodes.models import Machine
+from apps.nodes.selectors import NodeState
+from recovery.lifecycle import ActionKind, ActionState, IncidentState, Resolution, Severity, WaitingFor
+from recovery.signals import EndCause, SignalKind, Source, Use
+
+MAX_BATCH = 500
+
+
+def _words(kind: Any) -> list[str]:
+    return [str(word) for word in kind]
+
+
+TOLD_CHECKPOINT_STATES = ["written", "committed"]
+INCIDENT_STATES = _words(IncidentState)
+ACTION_STATES = _words(ActionState)
+NODE_STATES = _words(NodeState)
+
+
+class NameField(serializers.CharField):
+    """A name out of Kubernetes or a job: bounded, and empty when it is not told."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(
+            **{"max_length": 253, "required": False, "allow_blank": True, "default": "", **options}
+        )
+
+
+# Signals
+
+
+class AboutInput(serializers.Serializer[Any]):
+    """What a report is about. The most exact name that is there decides."""
+
+    pod_uid = NameField(max_length=64)
+    namespace = NameField()
+    pod = NameField()
+    job = NameField()
+    node = NameField()
+
+
+class SignalInput(serializers.Serializer[Any]):
+    """One report of a program: evidence, which never counts by itself."""
+
+    key = serializers.CharField(
+        max_length=250, required=False, help_text="The report's own key; else the header Idempotency-Key."
+    )
+    source = serializers.ChoiceField(choices=_words(EVIDENCE_SOURCES), default=str(Source.API))
+    kind = serializers.ChoiceField(choices=_words(EVIDENCE_KINDS))
+    cluster = serializers.SlugField(required=False, help_text="Needed where the desk has several clusters.")
+    seen_at = serializers.DateTimeField(required=False, help_text="When it happened, by the sender's clock.")
+    sent_at = serializers.DateTimeField(
+        required=False, help_text="Now, by the sender's clock: its offset from the desk's is taken off."
+    )
+    about = AboutInput(required=False)
+    body = serializers.DictField(default=dict)
+
+
+class RecordedOutput(serializers.Serializer[Any]):
+    """What became of a report."""
+
+    key = serializers.CharField()
+    uid = serializers.UUIDField()
+    is_new = serializers.BooleanField()
+    is_unplaced = serializers.BooleanField(help_text="It is about nothing that is known yet.")
+
+
+class RecordedListOutput(serializers.Serializer[Any]):
+    """What became of a batch, in its order."""
+
+    results = RecordedOutput(many=True)
+
+
+class AlertInput(serializers.Serializer[Any]):
+    """One alert of Alertmanager's webhook."""
+
+    status = serializers.ChoiceField(choices=["firing", "resolved"])
+    labels = serializers.DictField(child=serializers.CharField(allow_blank=True, trim_whitespace=False))
+    annotations = serializers.DictField(
+        child=serializers.CharField(allow_blank=True, trim_whitespace=False), default=dict
+    )
+    startsAt = serializers.DateTimeField()  # noqa: N815 - Alertmanager's names
+    endsAt = serializers.CharField(required=False, allow_blank=True, max_length=64)  # noqa: N815
+    generatorURL = serializers.CharField(required=False, allow_blank=True, max_length=2000)  # noqa: N815
+    fingerprint = serializers.CharField(max_length=64)
+
+
+class AlertmanagerInput(serializers.Serializer[Any]):
+    """Body of Alertmanager's webhook, version 4."""
+
+    version = serializers.ChoiceField(choices=["4"])
+    alerts = AlertInput(many=True, allow_empty=False, max_length=MAX_BATCH)
+
+
+class SignalUseOutput(serializers.Serializer[Any]):
+    """What a subject's decision made of a signal."""
+
+    subject = serializers.CharField(source="subject.kind")
+    job_id = serializers.IntegerField(source="subject.job_id", allow_null=True)
+    decision_n = serializers.IntegerField(allow_null=True)
+    use = serializers.ChoiceField(choices=_words(Use), allow_blank=True)
+    reason = serializers.CharField(allow_blank=True)
+
+
+class SignalOutput(serializers.ModelSerializer[Signal]):
+    """A signal, and what became of it."""
+
+    source = serializers.ChoiceField(choices=_words(Source), read_only=True)
+    kind = serializers.ChoiceField(choices=_words(SignalKind), read_only=True)
+    uses = SignalUseOutput(many=True, source="inbox_entries", read_only=True)
+
+    class Meta:
+        model = Signal
+        fields = (
+            "uid",
+            "source",
+            "source_key",
+            "kind",
+            "body",
+            "seen_at",
+            "source_at",
+            "uncertainty_seconds",
+            "received_at",
+            "role",
+            "index",
+            "sequence",
+            "phase",
+            "is_unplaced",
+            "uses",
+        )
+        read_only_fields = fields
+
+
+class PodEndInput(serializers.Serializer[Any]):
+    """The end of one life of a container, as a scheduler saw it. The first three are its key."""
+
+    pod_uid = serializers.CharField(max_length=64)
+    container = serializers.CharField(max_length=63)
+    restart = serializers.IntegerField(min_value=0, max_value=2**31 - 1)
+    cause = serializers.ChoiceField(
+        choices=sorted(
+            _words(set(EndCause) - {EndCause.REPLACED, EndCause.EVICTED_BY_DESK, EndCause.ORDERED})
+        ),
+        required=False,
+        help_text="Without it: completed for exit code 0, out_of_memory for OOMKilled, else crashed.",
+    )
+    exit_code = serializers.IntegerField(min_value=0, max_value=255, required=False, allow_null=True)
+    signal = serializers.IntegerField(min_value=1, max_value=64, required=False, allow_null=True)
+    reason = serializers.CharField(max_length=200, required=False, allow_blank=True, default="")
+    message = serializers.CharField(max_length=4096, required=False, allow_blank=True, default="")
+    ended_at = serializers.DateTimeField(required=False)
+    namespace = NameField()
+    pod = NameField()
+    node = NameField()
+
+
+class PodEndsInput(serializers.Serializer[Any]):
+    """Ends of containers' lives, in any order; one that was told before changes nothing."""
+
+    cluster = serializers.SlugField(required=False)
+    sent_at = serializers.DateTimeField(required=False)
+    ends = PodEndInput(many=True, allow_empty=False, max_length=MAX_BATCH)
+
+
+# Jobs, written
+
+
+class RegisterJobInput(serializers.Serializer[Any]):
+    """A job on bare machines or Slurm."""
+
+    cluster = serializers.SlugField(required=False)
+    namespace = serializers.RegexField(r"^[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?\Z", max_length=253)
+    name = serializers.RegexField(r"^[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?\Z", max_length=200)
+    world_size = serializers.IntegerField(min_value=1, max_value=MAX_WORKERS)
+    uid = serializers.CharField(max_length=64, required=False, default="", allow_blank=True)
+    gpus_per_worker = serializers.IntegerField(min_value=0, max_value=1024, default=0)
+    max_retry = serializers.IntegerField(min_value=0, max_value=10_000, required=False)
+    stop_grace_seconds = serializers.FloatField(min_value=0, max_value=3600, required=False)
+    protect = serializers.BooleanField(default=True)
+    secret_expires_at = serializers.DateTimeField(required=False, allow_null=True, default=None)
+
+
+class RegisteredJobOutput(serializers.Serializer[Any]):
+    """The new job. ``enrolment_secret`` is told this once; when a key is used again it is null."""
+
+    id = serializers.IntegerField()
+    uid = serializers.CharField()
+    job = serializers.CharField()
+    worker_names = serializers.CharField(help_text="How INCIDENTDESK_POD_NAME must read on each machine.")
+    enrolment_secret = serializers.CharField(allow_null=True)
+
+
+class StopInput(serializers.Serializer[Any]):
+    """Why, and whether to wait for the next checkpoint."""
+
+    reason = serializers.CharField(max_length=1000)
+    at_safe_point = serializers.BooleanField(default=False)
+
+
+class StopOutput(serializers.Serializer[Any]):
+    """The job's phase when the request was stored. It stops once the request is decided."""
+
+    id = serializers.IntegerField()
+    phase = serializers.CharField()
+
+
+class CheckpointInput(serializers.Serializer[Any]):
+    """A checkpoint that a program tells of. ``verified`` comes from the desk's own restore drills."""
+
+    job_id = serializers.IntegerField(min_value=1)
+    step = serializers.IntegerField(min_value=0, max_value=2**62)
+    path = serializers.CharField(max_length=1000)
+    state = serializers.ChoiceField(choices=TOLD_CHECKPOINT_STATES)
+    bytes = serializers.IntegerField(min_value=0, max_value=2**62, required=False)
+    shards = serializers.IntegerField(min_value=0, max_value=2**31 - 1, required=False)
+    shards_expected = serializers.IntegerField(min_value=0, max_value=2**31 - 1, required=False)
+    seconds = serializers.FloatField(min_value=0, max_value=1e8, required=False)
+    at = serializers.DateTimeField(required=False)
+
+
+# Incidents
+
+
+class ActionOutput(serializers.ModelSerializer[Action]):
+    """One thing that the desk does, or would do."""
+
+    kind = serializers.ChoiceField(choices=_words(ActionKind), read_only=True)
+    state = serializers.ChoiceField(choices=ACTION_STATES, read_only=True)
+
+    class Meta:
+        model = Action
+        fields = (
+            "id",
+            "uid",
+            "kind",
+            "target",
+            "generation",
+            "state",
+            "why",
+            "refused_because",
+            "not_before_at",
+            "deadline_at",
+            "try_n",
+            "is_found",
+            "end_reason",
+            "created_at",
+            "ended_at",
+        )
+        read_only_fields = fields
+
+
+class CauseOutput(serializers.ModelSerializer[Cause]):
+    """A cause that joined an incident."""
+
+    class Meta:
+        model = Cause
+        fields = ("category", "text", "first_seen_at", "last_seen_at", "count")
+        read_only_fields = fields
+
+
+class IncidentOutput(serializers.ModelSerializer[Incident]):
+    """An incident as lists show it."""
+
+    name = serializers.SerializerMethodField()
+    job = serializers.SerializerMethodField()
+    cluster = serializers.CharField(source="cluster.slug", default=None, read_only=True, allow_null=True)
+    node = serializers.CharField(source="machine.name", default=None, read_only=True, allow_null=True)
+    state = serializers.ChoiceField(choices=INCIDENT_STATES, read_only=True)
+    severity = serializers.ChoiceField(choices=_words(Severity), read_only=True)
+    waiting_for = serializers.ChoiceField(choices=_words(WaitingFor), read_only=True, allow_blank=True)
+    resolution = serializers.ChoiceField(choices=_words(Resolution), read_only=True, allow_blank=True)
+    acknowledged_by = serializers.CharField(
+        source="acknowledged_by.username", default=None, read_only=True, allow_null=True
+    )
+
+    class Meta:
+        model = Incident
+        fields: tuple[str, ...] = (
+            "id",
+            "uid",
+            "name",
+            "title",
+            "job_id",
+            "job",
+            "cluster",
+            "node",
+            "state",
+            "state_since_at",
+            "severity",
+            "rung",
+            "waiting_for",
+            "waiting_until_at",
+            "attempt",
+            "failed_at",
+            "opened_at",
+            "resolved_at",
+            "closed_at",
+            "resolution",
+            "reopened_count",
+            "version",
+            "acknowledged_by",
+            "acknowledged_at",
+        )
+        read_only_fields = fields
+
+    def get_name(self, incident: Incident) -> str:
+        """What people call it."""
+        return str(incident)
+
+    @extend_schema_field(serializers.CharField(allow_null=True))
+    def get_job(self, incident: Incident) -> str | None:
+        """The job's namespace and name."""
+        return None if incident.job is None else str(incident.job)
+
+
+class IncidentDetailOutput(IncidentOutput):
+    """An incident with what explains it."""
+
+    causes = CauseOutput(many=True, read_only=True)
+    actions = ActionOutput(many=True, read_only=True)
+
+    class Meta(IncidentOutput.Meta):
+        fields = (*IncidentOutput.Meta.fields, "verdict", "considered", "tries", "causes", "actions")
+        read_only_fields = fields
+
+
+class TimelineEventOutput(serializers.ModelSerializer[TimelineEvent]):
+    """One line of an incident's timeline."""
+
+    class Meta:
+        model = TimelineEvent
+        fields = (
+            "n",
+            "kind",
+            "at",
+            "received_at",
+            "text",
+            "actor_kind",
+            "actor",
+            "role",
+            "index",
+            "attempt",
+            "body",
+            "decision_n",
+        )
+        read_only_fields = fields
+
+
+class AcknowledgeInput(serializers.Serializer[Any]):
+    """The version that was seen; another one by now is a conflict."""
+
+    version = serializers.IntegerField(min_value=0, max_value=2**31 - 1)
+
+
+class ReasonInput(serializers.Serializer[Any]):
+    """Why; the audit keeps it."""
+
+    reason = serializers.CharField(max_length=1000)
+
+
+# Nodes
+
+
+class NodeOutput(serializers.ModelSerializer[Machine]):
+    """A machine as lists show it."""
+
+    cluster = serializers.SlugRelatedField[models.Model](slug_field="slug", read_only=True)
+    state = serializers.ChoiceField(choices=NODE_STATES, read_only=True)
+
+    class Meta:
+        model = Machine
+        fields: tuple[str, ...] = (
+            "id",
+            "cluster",
+            "name",
+            "state",
+            "is_ready",
+            "is_cordoned",
+            "pool",
+            "rack",
+            "zone",
+            "gpu_type",
+            "gpu_count",
+            "first_seen_at",
+            "last_seen_at",
+            "gone_at",
+        )
+        read_only_fields = fields
+
+
+class NodeDetailOutput(NodeOutput):
+    """A machine with what the watch saw of it."""
+
+    class Meta(NodeOutput.Meta):
+        fields = (
+            *NodeOutput.Meta.fields,
+            "hardware_key",
+            "is_key_weak",
+            "node_uid",
+            "boot_id",
+            "taints",
+            "conditions",
+            "kubelet_version",
+        )
+        read_only_fields = fields
