@@ -231,6 +231,7 @@ class Stack:
                 lambda: [PYTHON, str(CHECKOUT / "manage.py"), "watch", *self._watched_cluster()],
                 env=self.env,
                 after=after,
+                again_after=("setup",),  # it knows the cluster's address and keys from its start
             )
         )
         return services
@@ -301,6 +302,7 @@ class Stack:
             ),
             env=self.env,
             after=after,
+            again_after=("setup",),
             prepare=ready.remember_end,
             ready=ready,
         )

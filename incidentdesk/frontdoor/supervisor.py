@@ -46,7 +46,7 @@ class Service:
     after: tuple[str, ...] = ()
     once: bool = False
     again_after: tuple[str, ...] = ()
-    """For a step: whose return from the dead makes it necessary again."""
+    """Whose return from the dead makes a step necessary again, or a new start of the process."""
     prepare: Callable[[], None] | None = None
     start_seconds: float = 60.0
     stop_signal: signal.Signals = signal.SIGTERM
@@ -75,6 +75,8 @@ class _Run:
     due_at: float = 0.0
     deaths: int = 0
     was_ready: bool = False
+    is_renewed: bool = False
+    """Whether it was told to end so that it starts again with what has changed."""
 
 
 class Supervisor:
@@ -288,8 +290,13 @@ class Supervisor:
                 f"{run.service.name} {'is done' if run.service.once else 'runs'} again after {seconds:.1f} s"
             )
             for other in self._runs.values():
-                if run.service.name in other.service.again_after and other.state is State.DONE:
+                if run.service.name not in other.service.again_after:
+                    continue
+                if other.state is State.DONE:
                     other.state = State.WAITING
+                elif other.state is State.READY and other.process is not None:
+                    other.is_renewed = True
+                    other.process.send_signal(other.service.stop_signal)
         else:
             self._say(f"  {run.service.name:<14}{seconds:5.1f} s")
         run.was_ready = True
@@ -299,6 +306,9 @@ class Supervisor:
         assert run.process is not None
         status = run.process.returncode
         processes.signal_group(run.process, signal.SIGKILL)
+        if run.is_renewed:
+            run.process, run.state, run.due_at, run.is_renewed = None, State.BACKING_OFF, now, False
+            return
         if run.state is State.READY and now - run.ready_at >= HEALTHY_SECONDS:
             run.deaths = 0
         wait = min(FIRST_BACKOFF_SECONDS * 2**run.deaths, LONGEST_BACKOFF_SECONDS)

@@ -83,6 +83,16 @@ def test_step_is_done_again_when_what_it_depends_on_came_back(tmp_path: Path) ->
         assert done.read_text().split() == ["x", "x"]
 
 
+def test_process_starts_anew_when_what_it_knew_has_changed(tmp_path: Path) -> None:
+    user = Service("user", lambda: SLEEPER, after=("base",), again_after=("base",))
+    with running(tmp_path, user, Service("base", lambda: SLEEPER)) as (supervisor, said):
+        first = supervisor.pid("user")
+        supervisor.kill("base")
+        assert supervisor.wait_ready("user", other_than=first) != first
+        assert supervisor.deaths("user") == 0
+    assert not any("user died" in line for line in said)
+
+
 def test_failed_step_ends_everything_with_one_sentence_and_its_last_lines(tmp_path: Path) -> None:
     step = Service("step", lambda: ["sh", "-c", "echo the reason; exit 3"], once=True)
     said: list[str] = []
