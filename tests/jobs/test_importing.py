@@ -19,6 +19,7 @@ from apps.nodes.models import Machine
 from recovery.decide import Mode
 from recovery.signals import SignalKind, WorkerKey
 from tests import facts
+from tests.factories import make_cluster, make_tenant
 from tests.facts import (
     added,
     at,
@@ -35,7 +36,6 @@ from tests.facts import (
     unplaceable,
     vanished,
 )
-from tests.factories import make_cluster, make_tenant
 
 pytestmark = pytest.mark.django_db
 
@@ -459,4 +459,4 @@ def test_pods_without_index_take_the_lowest_free_place(cluster: Cluster) -> None
     take_pods(cluster, modified(ended(pods[1])))
     take_pods(cluster, added(running(make_pod_fact(9, index=None))))
     assert Pod.objects.get(uid="uid-llm-9").index == 1
-    assert facts.START <= Pod.objects.get(uid="uid-llm-9").created_at
+    assert Pod.objects.get(uid="uid-llm-9").created_at >= facts.START

@@ -11,8 +11,8 @@ from adapters.facts import Change, NodeCondition, NodeFact
 from apps.access.models import Cluster
 from apps.nodes.models import Machine
 from apps.nodes.services import NodesImported, import_nodes, known_nodes
-from tests.facts import added, at, deleted, make_node_fact, modified, vanished
 from tests.factories import make_cluster
+from tests.facts import added, at, deleted, make_node_fact, modified, vanished
 
 pytestmark = pytest.mark.django_db
 
