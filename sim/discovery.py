@@ -8,12 +8,12 @@ from sim.resources import RESOURCES, Resource
 
 VERSION = {
     "major": "1",
-    "minor": "31",
-    "gitVersion": "v1.31.4",
+    "minor": "35",
+    "gitVersion": "v1.35.0",
     "gitCommit": "simulated",
     "gitTreeState": "clean",
-    "buildDate": "2024-12-10T11:43:28Z",
-    "goVersion": "go1.22.9",
+    "buildDate": "2025-12-17T12:32:07Z",
+    "goVersion": "go1.25.5",
     "compiler": "gc",
     "platform": "linux/amd64",
 }

@@ -7,6 +7,8 @@ from typing import Any
 
 import msgspec
 
+from sim.api import protobuf
+from sim.api.protobuf import PROTOBUF
 from sim.audit import Note
 from sim.errors import BadRequest, NotAcceptable, NotFound, UnsupportedMediaType
 from sim.http_wire import Request
@@ -94,6 +96,8 @@ def read_body(request: Request) -> Any:
     if not request.body:
         return None
     media = request.headers.get("content-type", "application/json").partition(";")[0].strip()
+    if media == PROTOBUF:
+        return protobuf.decode(request.body)
     if media not in ("application/json", "application/yaml", *PATCHES, "", "*/*"):
         raise UnsupportedMediaType(
             f"the body of the request was in an unknown format ({media}) - accepted media types include: "

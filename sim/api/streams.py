@@ -41,10 +41,12 @@ class Watches:
         """The stream of a watch. What is wrong with the request is raised; a forgotten revision is an event."""
         form = find_form(request)
         resource = target.resource
-        if "sendInitialEvents" in request.query:
-            text = "Forbidden: sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled"
-            cause = ("sendInitialEvents", "FieldValueForbidden", text)
-            raise Invalid.of("ListOptions", "meta.k8s.io", "", [cause])
+        wants_initial = request.query.get("sendInitialEvents")
+        if wants_initial is not None and request.query.get("resourceVersionMatch") != "NotOlderThan":
+            text = "Forbidden: sendInitialEvents requires setting resourceVersionMatch to NotOlderThan"
+            raise Invalid.of(
+                "ListOptions", "meta.k8s.io", "", [("resourceVersionMatch", "FieldValueForbidden", text)]
+            )
         number(request, "resourceVersion")
         selector = field_selector(request, resource)
         if target.name is not None:
@@ -74,8 +76,9 @@ class Watches:
                 loop.call_soon_threadsafe(ready.set)
 
         encode = self._encoder(request, resource, form)
+        is_initial = request.flag("sendInitialEvents")
         try:
-            since = request.query.get("resourceVersion")
+            since = "0" if is_initial else request.query.get("resourceVersion")
             watch = self.store.watch(resource.kind, resource_version=since, scope=scope, on_ready=tell)
         except Gone as gone:
             yield _line("ERROR", msgspec.json.encode(gone.status()))
@@ -90,6 +93,9 @@ class Watches:
                 if events := watch.take():
                     yield b"".join(_line(event, encode(entry)) for event, entry in events)
                     continue
+                if is_initial and (revision := watch.bookmark()) is not None:
+                    is_initial = False
+                    yield _line("BOOKMARK", _bookmark(resource, revision, form, is_initial_end=True))
                 now = loop.time()
                 is_over = watch.closed or now >= end
                 if wants_bookmarks and (now >= next_bookmark or (is_over and not watch.closed)):
@@ -137,8 +143,10 @@ def _line(event: str, raw: bytes) -> bytes:
     return b'{"type":"%s","object":%s}\n' % (event.encode(), raw)
 
 
-def _bookmark(resource: Resource, revision: int, form: Form) -> bytes:
-    metadata = {"resourceVersion": str(revision), "creationTimestamp": None}
+def _bookmark(resource: Resource, revision: int, form: Form, *, is_initial_end: bool = False) -> bytes:
+    metadata: dict[str, Any] = {"resourceVersion": str(revision), "creationTimestamp": None}
+    if is_initial_end:
+        metadata["annotations"] = {"k8s.io/initial-events-end": "true"}
     if form.kind == "Table":
         shown: dict[str, Any] = table(
             resource.kind,
@@ -220,6 +228,8 @@ class Logs:
                 has_ended = self._has_ended(
                     pod
                 )  # asked before reading: what was written by then is still sent
+                if os.fstat(file.fileno()).st_size < file.tell():
+                    file.seek(0)  # the kubelet emptied a full log
                 while chunk := file.read(_LOG_CHUNK):
                     yield chunk
                 if has_ended:

@@ -14,6 +14,7 @@ from tests.sim.apiserver import ADMIN, READER, Api, make_pod, serve
 PODS = "/api/v1/namespaces/default/pods"
 TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"
 PARTIAL = "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"
+POD_AS_PROTOBUF = b"k8s\0\x0a\x09\x0a\x02v1\x12\x03Pod"
 STRATEGIC = "application/strategic-merge-patch+json"
 
 
@@ -88,7 +89,10 @@ def test_status_is_written_by_its_own_path(api: Api) -> None:
         ("POST", PODS, make_pod("a", spec={"containers": [None]}), "application/json", 400, "BadRequest"),
         ("DELETE", f"{PODS}/a", {"gracePeriodSeconds": "soon"}, "application/json", 400, "BadRequest"),
         ("POST", PODS, {"spec": []}, "application/json", 400, "BadRequest"),
-        ("POST", PODS, b"\x00", "application/vnd.kubernetes.protobuf", 415, "UnsupportedMediaType"),
+        ("POST", PODS, b"\x00", "application/vnd.kubernetes.protobuf", 400, "BadRequest"),
+        ("POST", PODS, b"k8s\0\x0a\x09", "application/vnd.kubernetes.protobuf", 400, "BadRequest"),
+        ("POST", PODS, POD_AS_PROTOBUF, "application/vnd.kubernetes.protobuf", 415, "UnsupportedMediaType"),
+        ("POST", PODS, b"<a/>", "application/xml", 415, "UnsupportedMediaType"),
         ("PATCH", f"{PODS}/a", {}, "application/json", 415, "UnsupportedMediaType"),
         (
             "POST",
@@ -104,6 +108,7 @@ def test_status_is_written_by_its_own_path(api: Api) -> None:
         ("GET", f"{PODS}?limit=many", None, "application/json", 400, "BadRequest"),
         ("GET", f"{PODS}?resourceVersion=99999", None, "application/json", 504, "Timeout"),
         ("GET", f"{PODS}?watch=1&sendInitialEvents=true", None, "application/json", 422, "Invalid"),
+        ("GET", f"{PODS}?sendInitialEvents=true", None, "application/json", 400, "BadRequest"),
         ("POST", f"{PODS}?dryRun=Some", make_pod("a"), "application/json", 400, "BadRequest"),
     ],
 )
@@ -198,6 +203,29 @@ def test_form_that_is_not_served_is_not_acceptable(api: Api) -> None:
     assert api.call("GET", PODS, accept="application/vnd.kubernetes.protobuf").status == 406
 
 
+def message(*fields: tuple[int, bytes | int]) -> bytes:
+    """A protobuf message of short fields."""
+    text = b""
+    for number, value in fields:
+        if isinstance(value, int):
+            text += bytes([number << 3, value])
+        else:
+            text += bytes([number << 3 | 2, len(value)]) + value
+    return text
+
+
+def test_small_objects_are_read_as_protobuf(api: Api) -> None:
+    pair = message((1, b"app"), (2, b"train"))
+    meta = message((1, b"b"), (3, b"default"))
+    spec = message((1, message((1, 1), (3, b"50%"))), (2, message((1, pair))))
+    about = message((1, b"policy/v1"), (2, b"PodDisruptionBudget"))
+    body = b"k8s\0" + message((1, about), (2, message((1, meta), (2, spec))))
+    path = "/apis/policy/v1/namespaces/default/poddisruptionbudgets"
+    made = api.call("POST", path, body, content_type="application/vnd.kubernetes.protobuf")
+    assert made.status == 201
+    assert made.body["spec"] == {"minAvailable": "50%", "selector": {"matchLabels": {"app": "train"}}}
+
+
 def test_events_are_shown_by_both_groups(api: Api) -> None:
     about = {"kind": "Pod", "name": "a", "namespace": "default", "uid": "u1"}
     event = {
@@ -275,6 +303,18 @@ def test_watch_without_revision_begins_with_what_there_is(api: Api) -> None:
     api.call("POST", PODS, make_pod("a"))
     with api.watch(f"{PODS}?watch=1") as events:
         assert next(events)["object"]["metadata"]["name"] == "a"
+
+
+def test_watch_that_lists_first_marks_the_end_of_the_list(api: Api) -> None:
+    api.call("POST", PODS, make_pod("a"))
+    query = "watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true"
+    with api.watch(f"{PODS}?{query}") as events:
+        assert next(events)["object"]["metadata"]["name"] == "a"
+        mark = next(events)
+        api.call("POST", PODS, make_pod("b"))
+        assert next(events)["object"]["metadata"]["name"] == "b"
+    assert mark["type"] == "BOOKMARK"
+    assert mark["object"]["metadata"]["annotations"] == {"k8s.io/initial-events-end": "true"}
 
 
 def test_watch_as_table_gives_the_columns_once(api: Api) -> None:
