@@ -13,6 +13,7 @@ from django.db import connection, transaction
 from django.db.utils import DatabaseError
 from pytest_django import Settings
 
+import incidentdesk.celery  # noqa: F401 - the app that wakes workers
 from apps.access.clock import database_now
 from apps.access.models import Cluster
 from apps.incidents.models import InboxEntry, Signal
@@ -153,7 +154,7 @@ def _wait_until_blocked() -> None:
     for _ in range(int(DEADLINE_SECONDS / 0.05)):
         with connection.cursor() as cursor:
             cursor.execute(
-                "SELECT 1 FROM pg_stat_activity WHERE pg_backend_pid() = ANY(pg_blocking_pids(pid))"
+                "SELECT 1 FROM pg_locks WHERE NOT granted AND pg_backend_pid() = ANY(pg_blocking_pids(pid))"
             )
             if cursor.fetchone():
                 return
