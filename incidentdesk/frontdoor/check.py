@@ -63,7 +63,10 @@ def findings(find: Callable[[], Iterable[str]]) -> Check:
 
 def import_faults() -> list[str]:
     graph = imports.read_graph(CHECKOUT)
-    circles = [f"these import each other in a circle: {', '.join(group)}" for group in imports.cycles(graph)]
+    circles = [
+        f"these import each other in a circle: {', '.join(group)}"
+        for group in imports.cycles(imports.read_graph(CHECKOUT, for_types=False))
+    ]
     return [*imports.wrong_directions(graph), *circles, *imports.core_impurities(CHECKOUT, graph)]
 
 

@@ -44,20 +44,34 @@ def module_name(path: Path, root: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def read_graph(root: Path) -> dict[str, dict[str, int]]:
-    """Read the imports of all modules below `root`; `from a import b` counts as `a.b` where that is a module."""
+def read_graph(root: Path, *, for_types: bool = True) -> dict[str, dict[str, int]]:
+    """Read the imports of all modules below `root`; `from a import b` counts as `a.b` where that is a module.
+
+    `for_types`: whether imports under `if TYPE_CHECKING:`, which never run, are counted.
+    """
     sources = {
         module_name(path, root): path
         for package in PACKAGES
         for path in sorted((root / package).rglob("*.py"))
     }
-    return {name: _imports(name, path, sources) for name, path in sources.items()}
+    return {name: _imports(name, path, sources, for_types) for name, path in sources.items()}
 
 
-def _imports(name: str, path: Path, modules: Mapping[str, Path]) -> dict[str, int]:
+def _nodes(tree: ast.AST, for_types: bool) -> Iterator[ast.AST]:
+    """Walk a tree, without the bodies of `if TYPE_CHECKING:` when they do not count."""
+    for child in ast.iter_child_nodes(tree):
+        yield child
+        if isinstance(child, ast.If) and not for_types and "TYPE_CHECKING" in ast.unparse(child.test):
+            for other in child.orelse:
+                yield from _nodes(other, for_types)
+        else:
+            yield from _nodes(child, for_types)
+
+
+def _imports(name: str, path: Path, modules: Mapping[str, Path], for_types: bool) -> dict[str, int]:
     package = name if path.name == "__init__.py" else name.rpartition(".")[0]
     found: dict[str, int] = {}
-    for node in ast.walk(ast.parse(path.read_text(), filename=str(path))):
+    for node in _nodes(ast.parse(path.read_text(), filename=str(path)), for_types):
         targets: list[str] = []
         if isinstance(node, ast.Import):
             targets = [alias.name for alias in node.names]
@@ -104,7 +118,10 @@ def wrong_directions(graph: Graph) -> Iterator[str]:
 
 
 def cycles(graph: Graph) -> list[list[str]]:
-    """Give the groups of modules that import each other in a circle (Tarjan's strongly connected components)."""
+    """Give the groups of modules that import each other in a circle (Tarjan's strongly connected components).
+
+    Take a graph without the imports for types: those never run, so they close no circle.
+    """
     order: dict[str, int] = {}
     low: dict[str, int] = {}
     stack: list[str] = []
