@@ -19,6 +19,7 @@ from sim.timings import Timings
 from sim.tokens import DEFAULT_AUDIENCE, TokenIssuer
 
 LEASE_NAMESPACE = "kube-node-lease"
+CONTAINER_LOG_BYTES = 10 * 1024 * 1024  # kubelet: containerLogMaxSize
 
 
 @dataclass(frozen=True)
@@ -100,6 +101,7 @@ class Kubelet:
         self.sources = sources
         self.actor = f"system:node:{node_name}"
         self.clock: Callable[[], float] = store.clock
+        self.log_bytes = CONTAINER_LOG_BYTES
         self._lock = threading.Lock()
         self._workers: dict[str, PodWorker] = {}
         self._status_due = 0.0

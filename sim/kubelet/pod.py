@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import queue
 import re
+import shutil
 import sys
 import threading
 import time
@@ -173,6 +174,7 @@ class PodWorker:
         due = self._start_containers(now)
         if now >= self._sync_due and self._volumes is not None:
             self._volumes.sync(now)
+            self._rotate_logs()
             self._sync_due = now + self.kubelet.timings.volume_sync
         phase = self._write_status()
         if phase in ("Succeeded", "Failed"):
@@ -319,6 +321,7 @@ class PodWorker:
         cwd = rewrite_paths(str(spec.get("workingDir") or ""), mounts)
         log = self._log(life.name, life.restarts)
         log.parent.mkdir(parents=True, exist_ok=True)
+        self._forget_log(life.name, life.restarts - 2)
         run = life.restarts
         return Container(
             argv=argv,
@@ -435,6 +438,23 @@ class PodWorker:
 
     def _log(self, container: str, run: int) -> Path:
         return self.directory / "logs" / container / f"{run}.log"
+
+    def _rotate_logs(self) -> None:
+        """Keep a long run from filling the disk: a full log moves to `<run>.log.1`, its file starts again.
+
+        The writers hold the file open to append, so it is copied and emptied; a line of that very moment may be lost.
+        """
+        for life in (*self._init, *self._main):
+            log = self._log(life.name, life.restarts)
+            if log.exists() and log.stat().st_size > self.kubelet.log_bytes:
+                shutil.copyfile(log, log.with_name(f"{log.name}.1"))
+                os.truncate(log, 0)
+
+    def _forget_log(self, container: str, run: int) -> None:
+        """Of the ended runs only the last one's log is kept (kubectl logs --previous)."""
+        log = self._log(container, run)
+        for path in (log, log.with_name(f"{log.name}.1")):
+            path.unlink(missing_ok=True)
 
     # -- the end -----------------------------------------------------------------------------------------
 

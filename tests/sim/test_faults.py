@@ -81,6 +81,24 @@ def test_killed_rank_takes_the_world_down_and_it_resumes_from_the_last_commit(tr
     assert training.job("train")["status"]["failed"] == 3
 
 
+def test_suspended_training_resumes_from_its_last_commit(training: Training) -> None:
+    training.submit()
+    until(lambda: len(training.steps(0)) >= 6, "six steps")
+    for is_suspended in (True, False):
+        training.store.mutate(
+            "Job",
+            "lab",
+            "train",
+            lambda j, s=is_suspended: {**j, "spec": {**j["spec"], "suspend": s}},
+            actor="test",
+        )
+        if is_suspended:
+            until(lambda: training.cluster.pod_workers() == [], "end of every pod")
+
+    restarted(training)
+    assert "failed" not in training.job("train")["status"]
+
+
 def test_stopped_rank_is_still_there_until_it_is_continued(training: Training) -> None:
     training.submit(collective_timeout_seconds=60.0)
     until(lambda: training.steps(2), "steps")

@@ -1,5 +1,7 @@
 """Jobs on a running cluster: their pods, their counts, their ends."""
 
+import json
+import urllib.request
 from typing import Any
 
 import pytest
@@ -140,6 +142,37 @@ def test_evicted_pod_is_replaced_but_not_counted(bench: Bench) -> None:
     replacement = next(p for p in active(bench, "stay") if p["metadata"]["uid"] not in before.values())
     assert replacement["spec"]["nodeName"] != victim["spec"]["nodeName"]
     assert "TaintManagerEviction" in bench.reasons(victim["metadata"]["name"])
+
+
+def post(bench: Bench, path: str, body: dict[str, Any]) -> int:
+    request = urllib.request.Request(
+        bench.cluster.url + path,
+        data=json.dumps(body).encode(),
+        headers={
+            "Authorization": f"Bearer {bench.cluster.tokens.admin_token}",
+            "Content-Type": "application/json",
+        },
+    )
+    with urllib.request.urlopen(request, timeout=10) as response:
+        return int(response.status)
+
+
+def test_drained_pod_goes_to_another_node_and_is_not_counted(bench: Bench) -> None:
+    bench.run_job("stay", STAY, **indexed(1, backoffLimit=0, podFailurePolicy=IGNORE_DISRUPTION))
+    until(lambda: len(active(bench, "stay")) == 1, "a pod")
+    (pod,) = active(bench, "stay")
+    node, name = pod["spec"]["nodeName"], pod["metadata"]["name"]
+    bench.store.mutate(
+        "Node", None, node, lambda n: {**n, "spec": {**n["spec"], "unschedulable": True}}, actor="test"
+    )
+
+    eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name, "namespace": "lab"}}
+    assert post(bench, f"/api/v1/namespaces/lab/pods/{name}/eviction", eviction) == 201
+
+    until(lambda: bench.pod(name) is None, "the evicted pod's end")
+    until(lambda: len(active(bench, "stay")) == 1, "the replacement")
+    assert active(bench, "stay")[0]["spec"]["nodeName"] != node
+    assert "failed" not in bench.job("stay")["status"]
 
 
 def suspend(bench: Bench, name: str, is_suspended: bool) -> None:

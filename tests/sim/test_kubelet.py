@@ -330,6 +330,21 @@ def test_killed_supervisor_takes_the_container_with_it(bench: Bench) -> None:
     until(lambda: is_gone(child), "end of the orphan")
 
 
+def test_full_log_starts_again_and_its_last_part_is_kept(bench: Bench) -> None:
+    for kubelet in bench.cluster.kubelets.values():
+        kubelet.log_bytes = 1000
+    bench.run_pod("talks", "seq 1000; until [ -e /out/go ]; do sleep 0.05; done; echo after", **HOST_VOLUME)
+    until(lambda: "1000" in bench.log("talks"), "output")
+
+    until(lambda: bench.log("talks") == "", "the log starts again")
+    host_path(bench, "go").touch()
+
+    until(lambda: bench.phase("talks") == "Succeeded", "the end")
+    assert bench.log("talks") == "after\n"
+    (worker,) = bench.cluster.pod_workers()
+    assert (worker.directory / "logs" / "main" / "0.log.1").read_text().splitlines()[-1] == "1000"
+
+
 def test_pods_find_each_other_by_name(bench: Bench) -> None:
     script = (
         "until grep -q ' b-0.team ' $SIM_HOSTS_FILE; do sleep 0.05; done; cat $SIM_HOSTS_FILE > /out/hosts"
