@@ -1,0 +1,70 @@
+"""A cluster that is gone for good: its rows say so, and its jobs are told deleted."""
+
+from __future__ import annotations
+
+from django.db import transaction
+
+from apps.access import clock
+from apps.access.models import Cluster
+from apps.access.services import audit
+from apps.incidents.services import feed
+from apps.incidents.services.signals import NewSignal, record_signals, subject_for_job
+from apps.incidents.wake import wake_subjects
+from apps.jobs.models import Job, Pod
+from apps.nodes.models import Machine
+from recovery.errors import NotFound
+from recovery.signals import SignalKind, Source
+
+
+@transaction.atomic
+def retire_cluster(*, cluster_id: int, actor_kind: str, actor: str, reason: str) -> Cluster:
+    """Mark a cluster's nodes, pods and jobs as gone and free its slug for another cluster.
+
+    The rows stay: incidents and their timelines refer to them. May be called twice; raises NotFound.
+    """
+    cluster = Cluster.objects.select_for_update(no_key=True).filter(pk=cluster_id).first()
+    if cluster is None:
+        raise NotFound(f"There is no cluster {cluster_id}.")
+    now = clock.database_now()
+    Machine.objects.filter(cluster=cluster, gone_at__isnull=True).update(gone_at=now)
+    Pod.objects.filter(cluster=cluster, gone_at__isnull=True).update(gone_at=now, started_at=None)
+    jobs = list(Job.objects.filter(cluster=cluster, gone_at__isnull=True).order_by("id"))
+    subjects = {job.pk: subject_for_job(job).pk for job in jobs}
+    record_signals(
+        signals=[
+            NewSignal(
+                tenant_id=job.tenant_id,
+                cluster_id=cluster.pk,
+                source=Source.DESK,
+                source_key=f"retired/{job.pk}",
+                kind=SignalKind.JOB_DELETED,
+                body={"by": actor, "reason": reason},
+                seen_at=now,
+                subject_ids=(subjects[job.pk],),
+            )
+            for job in jobs
+        ],
+        now=now,
+    )
+    Job.objects.filter(pk__in=subjects).update(gone_at=now)
+    for job in jobs:
+        feed.publish(tenant_id=job.tenant_id, topic="job", key=job.pk, now=now)
+    suffix = cluster.system_uid[:8]
+    if not cluster.slug.endswith(suffix):
+        before = cluster.slug
+        cluster.slug = f"{cluster.slug[: 62 - len(suffix)]}-{suffix}"
+        cluster.name = f"{cluster.name[:180]} (gone)"
+        cluster.save(update_fields=["slug", "name"])
+        audit(
+            at=now,
+            tenant_id=None,
+            actor_kind=actor_kind,
+            actor=actor,
+            verb="retire",
+            target_kind="cluster",
+            target=before,
+            reason=reason,
+            after={"slug": cluster.slug, "jobs": len(jobs)},
+        )
+    transaction.on_commit(lambda: wake_subjects(subjects.values()))
+    return cluster
