@@ -93,6 +93,7 @@ class JobController:
                     self._sync(key)
                 except Exception:  # outermost loop: one bad Job must not end the care for all others
                     logger.exception("job controller: %s/%s not synced", *key)
+                    self._look_again(key, time.time() + self._timings.job_backoff_initial)
 
     def _note(self, change: Change) -> set[Key]:
         """Remember what only this change tells; returns the Job concerned."""

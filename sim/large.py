@@ -6,8 +6,8 @@ system pods on each node, a share of Pending, Succeeded and Failed pods with the
 
 from __future__ import annotations
 
+import hashlib
 import json
-import logging
 import os
 import random
 import threading
@@ -25,9 +25,9 @@ from sim.nodes import NodeShape, node_object
 from sim.store import Store
 from sim.tokens import TokenIssuer, User
 
-logger = logging.getLogger(__name__)
-
 ACTOR = "system:sim:large"
+IMAGE = "registry.sim.invalid/train:2.9"
+IMAGE_ID = f"registry.sim.invalid/train@sha256:{hashlib.sha256(IMAGE.encode()).hexdigest()}"
 GPU_PRODUCTS = (("NVIDIA-H100-80GB-HBM3", 8), ("NVIDIA-A100-SXM4-80GB", 8), ("NVIDIA-L40S", 4))
 CPU_NODE_SHARE = 0.1
 TENANTS = ("research", "speech", "vision", "ranking", "platform", "science")
@@ -93,8 +93,8 @@ class Generator:
             )
             job = self._job(namespace, name, size, created, state)
             yield "Job", job
-            for index in range(size):
-                yield "Pod", self._pod(job, index, created, state)
+            for pod in self._pods_of(job, created, state):
+                yield "Pod", pod
             made += size
 
     def _uid(self) -> str:
@@ -133,123 +133,122 @@ class Generator:
                     "metadata": {"labels": labels},
                     "spec": {
                         "restartPolicy": "Never",
-                        "containers": [{"name": "train", "image": "registry.sim.invalid/train:2.9"}],
+                        "containers": [{"name": "train", "image": IMAGE}],
                     },
                 },
             },
             "status": status,
         }
 
-    def _pod(self, job: dict[str, Any], index: int, created: float, state: str) -> dict[str, Any]:
+    def _pods_of(self, job: dict[str, Any], created: float, state: str) -> Iterator[dict[str, Any]]:
+        """The pods of one Job. What they have in common is made once and shared between them."""
         owner = job["metadata"]
-        suffix = "".join(self._rng.choices("bcdfghjklmnpqrstvwxz2456789", k=5))
-        node = "" if state == "pending" else self._rng.choice(self.node_names)
-        limits = {"cpu": "24", "memory": "192Gi", "nvidia.com/gpu": "1"}
-        spec: dict[str, Any] = {
-            "restartPolicy": "Never",
-            "schedulerName": "default-scheduler",
-            "serviceAccountName": "trainer",
-            "terminationGracePeriodSeconds": 30,
-            "hostname": f"{owner['name']}-{index}",
-            "subdomain": owner["name"],
-            "priority": 0,
-            "containers": [
-                {
-                    "name": "train",
-                    "image": "registry.sim.invalid/train:2.9",
-                    "command": ["deskagent", "-c", "torchrun --nproc-per-node 8 train.py"],
-                    "env": [
-                        {"name": "WORLD_SIZE", "value": str(job["spec"]["completions"])},
-                        {"name": "MASTER_ADDR", "value": f"{owner['name']}-0.{owner['name']}"},
-                        {"name": "NCCL_DEBUG", "value": "WARN"},
-                    ],
-                    "resources": {"limits": limits, "requests": limits},
-                    "volumeMounts": [{"name": "checkpoints", "mountPath": "/checkpoints"}],
-                }
-            ],
-            "volumes": [
-                {
-                    "name": "checkpoints",
-                    "persistentVolumeClaim": {"claimName": f"{owner['namespace']}-checkpoints"},
-                }
-            ],
-            "tolerations": [
-                {
-                    "key": f"node.kubernetes.io/{key}",
-                    "operator": "Exists",
-                    "effect": "NoExecute",
-                    "tolerationSeconds": 300,
-                }
-                for key in ("not-ready", "unreachable")
-            ],
-        }
-        if node:
-            spec["nodeName"] = node
-        return {
-            "metadata": {
-                "name": f"{owner['name']}-{index}-{suffix}",
-                "generateName": f"{owner['name']}-{index}-",
-                "namespace": owner["namespace"],
-                "uid": self._uid(),
-                "creationTimestamp": rfc3339(created),
-                "labels": {
-                    "batch.kubernetes.io/controller-uid": owner["uid"],
-                    "batch.kubernetes.io/job-name": owner["name"],
-                    "batch.kubernetes.io/job-completion-index": str(index),
-                    "job-name": owner["name"],
+        name, namespace, uid = owner["name"], owner["namespace"], owner["uid"]
+        spec = _pod_spec(name, namespace, job["spec"]["completions"])
+        owners = [
+            {
+                "apiVersion": "batch/v1",
+                "kind": "Job",
+                "name": name,
+                "uid": uid,
+                "controller": True,
+                "blockOwnerDeletion": True,
+            }
+        ]
+        created_at = rfc3339(created)
+        statuses = _Statuses(created, self._now, self._nodes)
+        for index in range(job["spec"]["completions"]):
+            suffix = "".join(self._rng.choices("bcdfghjklmnpqrstvwxz2456789", k=5))
+            hostname = f"{name}-{index}"
+            place = {} if state == "pending" else {"nodeName": self._rng.choice(self.node_names)}
+            yield {
+                "metadata": {
+                    "name": f"{hostname}-{suffix}",
+                    "generateName": f"{hostname}-",
+                    "namespace": namespace,
+                    "uid": self._uid(),
+                    "creationTimestamp": created_at,
+                    "labels": {
+                        "batch.kubernetes.io/controller-uid": uid,
+                        "batch.kubernetes.io/job-name": name,
+                        "batch.kubernetes.io/job-completion-index": str(index),
+                        "job-name": name,
+                    },
+                    "annotations": {"batch.kubernetes.io/job-completion-index": str(index)},
+                    "ownerReferences": owners,
                 },
-                "annotations": {"batch.kubernetes.io/job-completion-index": str(index)},
-                "ownerReferences": [
-                    {
-                        "apiVersion": "batch/v1",
-                        "kind": "Job",
-                        "name": owner["name"],
-                        "uid": owner["uid"],
-                        "controller": True,
-                        "blockOwnerDeletion": True,
-                    }
-                ],
-            },
-            "spec": spec,
-            "status": self._pod_status(created, state, f"{owner['name']}-{index}"),
-        }
+                "spec": {**spec, "hostname": hostname, **place},
+                "status": statuses.draw(state, self._rng),
+            }
 
-    def _pod_status(self, created: float, state: str, hostname: str) -> dict[str, Any]:
-        if state == "pending":
-            message = f"0/{self._nodes} nodes are available: {self._nodes} Insufficient nvidia.com/gpu."
-            condition = {
-                "type": "PodScheduled",
-                "status": "False",
-                "reason": "Unschedulable",
-                "message": message,
+
+def _pod_spec(name: str, namespace: str, world: int) -> dict[str, Any]:
+    limits = {"cpu": "24", "memory": "192Gi", "nvidia.com/gpu": "1"}
+    return {
+        "restartPolicy": "Never",
+        "schedulerName": "default-scheduler",
+        "serviceAccountName": "trainer",
+        "terminationGracePeriodSeconds": 30,
+        "subdomain": name,
+        "priority": 0,
+        "containers": [
+            {
+                "name": "train",
+                "image": IMAGE,
+                "command": ["deskagent", "-c", "torchrun --nproc-per-node 8 train.py"],
+                "env": [
+                    {"name": "WORLD_SIZE", "value": str(world)},
+                    {"name": "MASTER_ADDR", "value": f"{name}-0.{name}"},
+                    {"name": "NCCL_DEBUG", "value": "WARN"},
+                ],
+                "resources": {"limits": limits, "requests": limits},
+                "volumeMounts": [{"name": "checkpoints", "mountPath": "/checkpoints"}],
             }
-            return {
-                "phase": "Pending",
-                "qosClass": "Guaranteed",
-                "conditions": [condition | {"lastProbeTime": None, "lastTransitionTime": rfc3339(created)}],
+        ],
+        "volumes": [
+            {"name": "checkpoints", "persistentVolumeClaim": {"claimName": f"{namespace}-checkpoints"}}
+        ],
+        "tolerations": [
+            {
+                "key": f"node.kubernetes.io/{key}",
+                "operator": "Exists",
+                "effect": "NoExecute",
+                "tolerationSeconds": 300,
             }
-        started = rfc3339(created + 4)
-        address = ".".join(("10", *(str(self._rng.randrange(1, 255)) for _ in range(3))))
-        running: dict[str, Any] = {"running": {"startedAt": started}}
-        phase, ready = "Running", True
-        if state == "ended":
-            code, reason = (0, "Completed") if self._rng.random() < 0.9 else self._rng.choice(FAILURES)
-            phase, ready = ("Succeeded" if code == 0 else "Failed"), False
-            finished = rfc3339(self._now - 31)
-            running = {
-                "terminated": {
-                    "exitCode": code,
-                    "reason": reason,
-                    "startedAt": started,
-                    "finishedAt": finished,
-                }
-            }
-        conditions = [
+            for key in ("not-ready", "unreachable")
+        ],
+    }
+
+
+class _Statuses:
+    """Statuses of the pods of one Job, which were all created at one time."""
+
+    def __init__(self, created: float, now: float, nodes: int) -> None:
+        self._scheduled_at = rfc3339(created + 2)
+        self._started_at = rfc3339(created + 4)
+        self._finished_at = rfc3339(now - 31)
+        message = f"0/{nodes} nodes are available: {nodes} Insufficient nvidia.com/gpu."
+        unscheduled = {
+            "type": "PodScheduled",
+            "status": "False",
+            "reason": "Unschedulable",
+            "message": message,
+        }
+        self._pending = {
+            "phase": "Pending",
+            "qosClass": "Guaranteed",
+            "conditions": [unscheduled | {"lastProbeTime": None, "lastTransitionTime": rfc3339(created)}],
+        }
+        self._ready = self._conditions(is_ready=True)
+        self._unready = self._conditions(is_ready=False)
+
+    def _conditions(self, *, is_ready: bool) -> list[dict[str, Any]]:
+        return [
             {
                 "type": kind,
-                "status": "True" if ready or kind in ("PodScheduled", "Initialized") else "False",
+                "status": "True" if is_ready or kind in ("PodScheduled", "Initialized") else "False",
                 "lastProbeTime": None,
-                "lastTransitionTime": started,
+                "lastTransitionTime": self._started_at,
             }
             for kind in (
                 "PodReadyToStartContainers",
@@ -259,24 +258,38 @@ class Generator:
                 "PodScheduled",
             )
         ]
+
+    def draw(self, state: str, rng: random.Random) -> dict[str, Any]:
+        if state == "pending":
+            return self._pending
+        bits = rng.getrandbits(24)
+        address = f"10.{bits >> 16}.{bits >> 8 & 255}.{bits & 255}"
+        phase = "Running"
+        container_state: dict[str, Any] = {"running": {"startedAt": self._started_at}}
+        if state == "ended":
+            code, reason = (0, "Completed") if rng.random() < 0.9 else rng.choice(FAILURES)
+            phase = "Succeeded" if code == 0 else "Failed"
+            ended: dict[str, Any] = {"exitCode": code, "reason": reason, "startedAt": self._started_at}
+            container_state = {"terminated": ended | {"finishedAt": self._finished_at}}
+        is_ready = phase == "Running"
         return {
             "phase": phase,
             "qosClass": "Guaranteed",
-            "startTime": rfc3339(created + 2),
+            "startTime": self._scheduled_at,
             "hostIP": address,
             "podIP": address,
             "podIPs": [{"ip": address}],
-            "conditions": conditions,
+            "conditions": self._ready if is_ready else self._unready,
             "containerStatuses": [
                 {
                     "name": "train",
-                    "image": "registry.sim.invalid/train:2.9",
-                    "imageID": f"registry.sim.invalid/train@sha256:{self._rng.getrandbits(256):064x}",
-                    "containerID": f"containerd://{self._rng.getrandbits(256):064x}",
-                    "ready": ready,
-                    "started": ready,
+                    "image": IMAGE,
+                    "imageID": IMAGE_ID,
+                    "containerID": f"containerd://{rng.getrandbits(256):064x}",
+                    "ready": is_ready,
+                    "started": is_ready,
                     "restartCount": 0,
-                    "state": running,
+                    "state": container_state,
                     "lastState": {},
                 }
             ],

@@ -7,6 +7,7 @@ import queue
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -225,7 +226,13 @@ class Scheduler:
     def _place_all(self) -> None:
         pending, nodes = self._survey()
         for pod in pending:
-            node, message = choose(pod, nodes)
+            try:
+                node, message = choose(pod, nodes)
+            except (ValueError, KeyError, TypeError) as error:
+                node, message = (
+                    None,
+                    f"0/{len(nodes)} nodes are available: the pod cannot be read ({error!r}).",
+                )
             if node is None:
                 self._refuse(pod, message)
             else:
@@ -240,7 +247,9 @@ class Scheduler:
                 continue
             bound = pod["spec"].get("nodeName")
             if bound in states:
-                states[bound].pods.append(pod)
+                with suppress(ValueError):  # bound by somebody else, with amounts that nobody can read
+                    pod_requests(pod["spec"])
+                    states[bound].pods.append(pod)
             elif (
                 not bound
                 and pod["spec"].get("schedulerName") == NAME

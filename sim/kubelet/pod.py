@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import queue
 import re
@@ -25,8 +26,11 @@ from sim.kubelet.volumes import PodVolumes, VolumeFailed, field_value, rewrite_p
 if TYPE_CHECKING:
     from sim.kubelet.node import Kubelet
 
+logger = logging.getLogger(__name__)
+
 FORCED_GRACE_SECONDS = 1.0  # kubelet's minimum, also for a pod whose object is gone already
 MOUNT_RETRY_SECONDS = 0.5
+SYNC_RETRY_SECONDS = 1.0
 TERMINATION_MESSAGE_BYTES = 4096
 FALLBACK_LOG_BYTES = 2048
 IDLE = (
@@ -132,29 +136,41 @@ class PodWorker:
     # -- the thread --------------------------------------------------------------------------------------
 
     def _run(self) -> None:
+        heard: tuple[str, Any] | None = None
         while True:
-            due = self._reconcile()
-            if self._is_released and (self._is_gone or self._pod["metadata"].get("deletionTimestamp")):
+            try:
+                if heard is not None:
+                    self._hear(*heard)
+                due = self._reconcile()
+            except Exception:  # outermost loop: the pod is tried again, as a kubelet does
+                logger.exception("pod %s/%s: not brought to what it should be", self.namespace, self.name)
+                due = time.time() + SYNC_RETRY_SECONDS
+            if self._is_done():
                 break
             try:
-                wait = None if due is None else max(due - time.time(), 0.0)
-                word, what = self._inbox.get(timeout=wait)
+                heard = self._inbox.get(timeout=None if due is None else max(due - time.time(), 0.0))
             except queue.Empty:
-                continue
-            if word == "changed":
-                self._pod = what
-            elif word == "gone":
-                self._is_gone = True
-            elif word == "exit":
-                self._ended(*what)
-            elif word == "kill":
-                for container in list(self._running.values()):
-                    container.stop(0)
-                self._is_gone = self._is_ending = True
-                self._grace_sent = 0.0
+                heard = None
         if self._volumes is not None:
             self._volumes.remove()
+        shutil.rmtree(self._tmp, ignore_errors=True)
         self.kubelet.forget(self)
+
+    def _is_done(self) -> bool:
+        return self._is_released and (self._is_gone or bool(self._pod["metadata"].get("deletionTimestamp")))
+
+    def _hear(self, word: str, what: Any) -> None:
+        if word == "changed":
+            self._pod = what
+        elif word == "gone":
+            self._is_gone = True
+        elif word == "exit":
+            self._ended(*what)
+        elif word == "kill":
+            for container in list(self._running.values()):
+                container.stop(0)
+            self._is_gone = self._is_ending = True
+            self._grace_sent = 0.0
 
     def _reconcile(self) -> float | None:
         """Do what is due now; returns when to look again (Unix seconds), None for "when something happens"."""

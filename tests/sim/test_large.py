@@ -15,7 +15,7 @@ NOW = 1_800_000_000.0
 
 
 def generate(seed: int) -> tuple[list[dict[str, Any]], list[tuple[str, dict[str, Any]]]]:
-    generator = Generator(nodes=40, pods=500, seed=seed, now=NOW)
+    generator = Generator(nodes=40, pods=2500, seed=seed, now=NOW)
     return list(generator.nodes()), list(generator.jobs_and_pods())
 
 
@@ -30,7 +30,7 @@ def test_objects_fit_together() -> None:
     jobs = {o["metadata"]["uid"]: o for kind, o in objects if kind == "Job"}
     pods = [o for kind, o in objects if kind == "Pod"]
 
-    assert (len(nodes), len(names), len(pods)) == (40, 40, 500)
+    assert (len(nodes), len(names), len(pods)) == (40, 40, 2500)
     assert len({o["metadata"]["uid"] for _, o in objects}) == len(objects)
     for pod in pods:
         owner = jobs[pod["metadata"]["ownerReferences"][0]["uid"]]

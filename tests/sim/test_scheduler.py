@@ -192,6 +192,14 @@ def test_pod_that_fits_nowhere_is_placed_as_soon_as_a_node_is_uncordoned(bench: 
     until(lambda: bench.phase("waits") == "Succeeded", "the pod's run")
 
 
+def test_pod_that_cannot_be_read_keeps_no_other_from_its_place(bench: Bench) -> None:
+    bench.run_pod("odd", "exit 0", container={"resources": {"requests": {"cpu": "many"}}}, priority=9)
+    bench.run_pod("plain", "exit 0")
+
+    until(lambda: bench.phase("plain") == "Succeeded", "the other pod's run")
+    until(lambda: bench.condition("Pod", "odd", "PodScheduled") == "False", "the refusal")
+
+
 def test_higher_priority_is_placed_first(bench: Bench) -> None:
     whole = {"resources": {"limits": {"nvidia.com/gpu": "8"}}}
     for name in ("first", "second"):
