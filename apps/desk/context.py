@@ -101,7 +101,10 @@ def _watch_banner(cluster: Cluster, rows: list[WatchState], now: datetime) -> Ba
     if not troubled:
         return None
     heard = [row.last_heard_at for row in rows if row.last_heard_at is not None]
-    reasons = dict.fromkeys(f"{row.resource}: {why}" if row.resource != "leader" else why for row, why in troubled)
+    resources: dict[str, list[str]] = {}
+    for row, why in troubled:
+        resources.setdefault(why, []).extend([row.resource] if row.resource != "leader" else [])
+    reasons = [f"{_listed(names)} {why}" if names else why for why, names in resources.items()]
     return Banner(
         key=f"watch-{cluster.pk}",
         text=f"The watch of {cluster.slug} is not up to date ({'; '.join(reasons)}). Nodes, pods and jobs may have changed since",

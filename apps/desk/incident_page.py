@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -12,6 +12,7 @@ from django.conf import settings
 from apps.access.models import AuditEntry
 from apps.desk.next_step import next_step
 from apps.desk.stages import stage_bar
+from apps.desk.words import ACTOR_WORDS
 from apps.incidents import selectors
 from apps.incidents.models import Action, Incident, TimelineEvent
 from apps.jobs import selectors as jobs
@@ -31,8 +32,11 @@ class TimelineLine:
     event: TimelineEvent
     icon: str
     tone: str
+    who: str
     delta_seconds: float | None
     late_seconds: float | None
+    text: str
+    others: tuple[TimelineEvent, ...] = ()  # neighbours that say the same of other workers, newest first
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +84,7 @@ def incident_page(
     events, has_older = selectors.timeline_of(incident, before=before)
     first_events = events if not has_older and before is None else selectors.timeline_of(incident, limit=2000)[0]
     return context | {
-        "lines": [line for line in timeline_lines(events) if _is_shown(line.event, show)],
+        "lines": timeline_lines([event for event in events if _is_shown(event, show)]),
         "older_before": events[-1].n if has_older else None,
         "shows": SHOWS,
         **stage_bar(incident, first_events, now),
@@ -110,24 +114,68 @@ def timeline_lines(events: Sequence[TimelineEvent]) -> list[TimelineLine]:
                 event=event,
                 icon=icon,
                 tone=tone,
+                who=who(event),
                 delta_seconds=(event.at - before).total_seconds() if before is not None else None,
                 late_seconds=late if late >= LATE_SECONDS else None,
+                text=event.text,
             )
         )
-    return lines
+    return collapse(lines)
+
+
+def collapse(lines: Sequence[TimelineLine]) -> list[TimelineLine]:
+    """Join neighbours that say the same of different workers; whatever stands between them keeps them apart."""
+    joined: list[TimelineLine] = []
+    for line in lines:
+        last = joined[-1] if joined else None
+        rest = _without_worker(line.event)
+        if last is None or not rest or line.late_seconds or last.late_seconds or _without_worker(last.event) != rest:
+            joined.append(line)
+            continue
+        events = (last.event, *last.others, line.event)
+        workers = {(event.role, event.index) for event in events}
+        joined[-1] = replace(
+            last,
+            text=f"{len(workers)} workers {rest}" if len(workers) > 1 else last.event.text,
+            who=ACTOR_WORDS["agent"] + ("s" if len(workers) > 1 else f" of {last.event.role} {last.event.index}"),
+            delta_seconds=line.delta_seconds,
+            others=events[1:],
+        )
+    return joined
+
+
+def _without_worker(event: TimelineEvent) -> str:
+    """What an agent's line says without its worker's name; empty for other lines."""
+    name = f"{event.role} {event.index} "
+    if event.actor_kind != "agent" or event.index is None or not event.text.lower().startswith(name.lower()):
+        return ""
+    return event.text[len(name) :]
 
 
 def verdict_lines(verdict: Mapping[str, Any]) -> dict[str, Any]:
-    """The stored verdict as the page reads it: category, culprit, confidence, rule and evidence lines."""
-    evidence = verdict.get("evidence") or verdict.get("lines") or []
+    """The stored verdict (recovery.verdict.to_stored) as the page reads it; an empty one is not judged yet."""
     return {
         "category": verdict.get("category", ""),
-        "culprit": verdict.get("culprit") or verdict.get("worker") or "",
+        "culprit": verdict.get("culprit", ""),
         "confidence": verdict.get("confidence"),
         "rule": verdict.get("rule", ""),
-        "reason": verdict.get("reason") or verdict.get("text") or "",
-        "evidence": [str(line) for line in evidence] if isinstance(evidence, list | tuple) else [str(evidence)],
+        "reason": verdict.get("reason", ""),
+        "evidence": list(verdict.get("evidence", ())),
+        "contradicts": list(verdict.get("contradicts", ())),
+        "checks_clean": verdict.get("checks_clean", 0),
+        "checks_seen": verdict.get("checks_seen", 0),
     }
+
+
+def who(event: TimelineEvent) -> str:
+    """Who stands behind an event, in words: ``agent of worker 3``, ``policy, ladder-l1``, ``mei.lin``."""
+    if event.actor_kind == "person":
+        return event.actor or "a person"
+    word = ACTOR_WORDS.get(event.actor_kind, event.actor_kind)
+    actor = event.actor or (f"{event.role} {event.index}" if event.index is not None and event.actor_kind == "agent" else "")
+    if not actor or actor in (word, event.actor_kind):
+        return word
+    return f"{word} of {actor}" if event.actor_kind == "agent" else f"{word}, {actor}"
 
 
 def _action_line(action: Action, now: datetime) -> ActionLine:
@@ -151,25 +199,37 @@ def _is_shown(event: TimelineEvent, show: str) -> bool:
 
 
 def _look(event: TimelineEvent) -> tuple[str, str]:
-    kind = event.kind
-    for words, look in _LOOKS:
-        if any(word in kind for word in words):
-            return look
-    return ("person", "held") if event.actor_kind == "person" else ("dot", "quiet")
+    if event.actor_kind == "person":
+        return "person", "held"
+    return _LOOKS.get(event.kind, ("dot", "quiet"))
 
 
-# By parts of the kind's name, first hit wins.
-_LOOKS: tuple[tuple[tuple[str, ...], tuple[str, str]], ...] = (
-    (("acknowledged", "person", "asked"), ("person", "held")),
-    (("refused", "cancelled"), ("barred", "held")),
-    (("resolved", "steady", "recovered", "first_step", "finished", "done"), ("check", "good")),
-    (("failed", "failure", "error", "ended", "lost", "counted"), ("triangle", "critical")),
-    (("decided", "decision", "phase", "state"), ("branch", "accent")),
-    (("action", "order", "sent", "stop"), ("bolt", "busy")),
-    (("started", "restored", "rebuilt", "mark", "restart"), ("arc", "busy")),
-    (("waiting", "backoff", "held"), ("pause", "warn")),
-    (("notice",), ("note", "held")),
-)
+# Icon and tone by the kind of an event; others are a quiet dot.
+_LOOKS: dict[str, tuple[str, str]] = {
+    "failure_seen": ("triangle", "critical"),
+    "pod_gone": ("triangle", "critical"),
+    "failure_counted": ("diamond", "warn"),
+    "agent_silent": ("ring", "warn"),
+    "agent_back": ("dot", "good"),
+    "evidence": ("dot", "quiet"),
+    "phase_changed": ("branch", "accent"),
+    "state_changed": ("branch", "accent"),
+    "decided": ("branch", "accent"),
+    "action_refused": ("barred", "held"),
+    "order_written": ("bolt", "busy"),
+    "worker_stopped": ("square", "quiet"),
+    "boot_checked": ("check", "quiet"),
+    "enrolled": ("dot", "busy"),
+    "process_started": ("play", "busy"),
+    "restored": ("arc", "busy"),
+    "rebuilt": ("arc", "busy"),
+    "first_step": ("check", "good"),
+    "stepping": ("check", "good"),
+    "checkpoint": ("check", "quiet"),
+    "worker_finished": ("check", "good"),
+    "incident_resolved": ("check", "good"),
+    "stop_asked": ("square", "held"),
+}
 
 
 def _attempts(incident: Incident) -> dict[str, Any]:

@@ -35,9 +35,9 @@ def next_step(incident: Incident, actions: list[Action], now: datetime) -> NextS
     for action in reversed(actions):
         word = ACTION_WORDS.get(action.kind, action.kind)
         if action.state == ActionState.RUNNING:
-            return NextStep(f"{word}: try {action.try_n} is being sent", action.deadline_at)
+            return NextStep(f"{word}: being sent")
         if action.state == ActionState.VERIFYING:
-            return NextStep(f"{word}: sent, effect not seen yet", action.deadline_at)
+            return NextStep(f"{word}: sent, waits to be seen")
         if action.not_before_at is not None and action.not_before_at > now:
             return NextStep(word, action.not_before_at)
         if action.state == ActionState.AWAITING_APPROVAL:
@@ -47,12 +47,11 @@ def next_step(incident: Incident, actions: list[Action], now: datetime) -> NextS
         return NextStep(f"after {WAITING_WORDS.get(incident.waiting_for, 'a wait')}", incident.waiting_until_at)
     if incident.state == IncidentState.WATCHING:
         steady_at = incident.state_since_at + timedelta(seconds=settings.TIMINGS["STEADY_SECONDS"])
-        steps = int(settings.TIMINGS["STEADY_STEPS"])
         if steady_at > now:
-            return NextStep(f"steady, if {steps} steps are done", steady_at)
-        return NextStep(f"steady after {steps} steps")
+            return NextStep("steady", steady_at)
+        return NextStep(f"steady after {settings.TIMINGS['STEADY_STEPS']:.0f} steps")
     if incident.state == IncidentState.RECOVERING:
-        return NextStep("every rank steps again")
+        return NextStep("every worker steps again")
     if incident.state == IncidentState.SUSPECTED:
         return NextStep("a second witness, or the all-clear")
     return NextStep("the desk decides")

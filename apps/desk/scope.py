@@ -9,7 +9,7 @@ from typing import Any
 
 from django.contrib.auth.views import redirect_to_login
 from django.core.exceptions import BadRequest, PermissionDenied
-from django.db.models import Exists, OuterRef, Q
+from django.db.models import Exists, OuterRef, Q, QuerySet
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import render
 from django.utils.cache import patch_cache_control, patch_vary_headers
@@ -17,6 +17,8 @@ from django.utils.cache import patch_cache_control, patch_vary_headers
 from apps.access.models import Cluster, NamespaceMap, Role, Tenant, User
 from apps.access.selectors import roles_of, visible_tenant_ids
 from apps.jobs.models import Job
+from apps.nodes.models import Machine
+from apps.nodes.selectors import sees_all_machines, visible_machines
 from recovery.errors import NotFound
 
 FRAGMENT_HEADER = "HX-Request"
@@ -37,6 +39,7 @@ class Scope:
     tenant_ids: list[int] | None  # None: all
     clusters: list[Cluster]
     cluster: Cluster | None
+    all_nodes: bool  # the fleet's people see every node, others those of their jobs
     _roles: dict[int, frozenset[Role]] = field(default_factory=dict)
 
     def may_operate(self, tenant_id: int) -> bool:
@@ -51,6 +54,10 @@ class Scope:
             raise PermissionDenied(
                 f"This needs the role operator in the tenant {tenant.slug}. You may read it; ask an admin to act."
             )
+
+    def machines(self) -> QuerySet[Machine]:
+        """Nodes that the reader sees, with ``state``."""
+        return visible_machines(self.tenant_ids, all_of_them=self.all_nodes)
 
     @property
     def cluster_id(self) -> int | None:
@@ -69,7 +76,8 @@ def scope_of(request: HttpRequest) -> Scope:
     assert isinstance(user, User)
     tenant_ids = visible_tenant_ids(user)
     clusters = Cluster.objects.order_by("slug").defer("token_keys")
-    if tenant_ids is not None:
+    all_nodes = tenant_ids is None or sees_all_machines(user)
+    if not all_nodes:
         mapped = NamespaceMap.objects.filter(cluster=OuterRef("pk"), tenant__in=tenant_ids)
         with_jobs = Job.objects.filter(cluster=OuterRef("pk"), tenant__in=tenant_ids)
         clusters = clusters.filter(Q(Exists(mapped)) | Q(Exists(with_jobs)))
@@ -78,7 +86,7 @@ def scope_of(request: HttpRequest) -> Scope:
     chosen = next((cluster for cluster in found if cluster.slug == wanted), None)
     if wanted and chosen is None:
         raise Http404(f"There is no cluster {wanted} here.")
-    return Scope(user=user, tenant_ids=tenant_ids, clusters=found, cluster=chosen)
+    return Scope(user, tenant_ids, found, chosen, all_nodes)
 
 
 def is_fragment(request: HttpRequest) -> bool:

@@ -137,10 +137,9 @@ RESOLUTIONS: Mapping[str, str] = {
     "expired": "expired",
 }
 ACTOR_WORDS: Mapping[str, str] = {
-    "agent": "worker agent",
+    "agent": "agent",
     "watch": "Kubernetes, seen in the watch",
     "policy": "policy",
-    "person": "",
     "desk": "the desk",
     "hook": "scheduler hook",
 }
@@ -161,8 +160,10 @@ def duration(seconds: float | None) -> str:
     if seconds is None:
         return "–"
     sign, seconds = ("−" if seconds < 0 else ""), abs(seconds)
-    if seconds < 0.0995:
-        return f"{sign}{seconds:.2f} s" if seconds else "0 s"
+    if seconds == int(seconds) and seconds < 60:
+        return f"{sign}{int(seconds)} s"
+    if seconds < 0.995:
+        return f"{sign}{seconds:.2g} s"
     if seconds < 9.95:
         return f"{sign}{seconds:.1f} s"
     whole = round(seconds)

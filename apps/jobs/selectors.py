@@ -288,7 +288,7 @@ def jobs_per_machine(machine_ids: Iterable[int], tenant_ids: Sequence[int] | Non
     lives = Incarnation.objects.filter(machine__in=list(machine_ids), ended_at__isnull=True)
     if tenant_ids is not None:
         lives = lives.filter(tenant__in=tenant_ids)
-    pairs = list(lives.values_list("machine_id", "worker__job_id").distinct()[:1000])
+    pairs = list(lives.order_by().values_list("machine_id", "worker__job_id").distinct()[:1000])
     jobs = {job.pk: job for job in Job.objects.filter(id__in={job_id for _, job_id in pairs})}
     found: dict[int, list[Job]] = {}
     for machine_id, job_id in pairs:

@@ -9,7 +9,7 @@ from enum import StrEnum
 from django.db.models import BooleanField, Case, Count, Exists, F, OuterRef, QuerySet, TextField, Value, When
 from django.db.models.expressions import RawSQL
 
-from apps.access.models import Cluster
+from apps.access.models import Cluster, RoleBinding, User
 from apps.nodes.models import Machine, WatchState
 
 # Taints that pools carry all their life, and the one that a cordon makes: neither says that a node is held.
@@ -73,10 +73,15 @@ def with_state(machines: QuerySet[Machine]) -> QuerySet[Machine]:
     return machines.annotate(state=_STATE)
 
 
-def visible_machines(tenant_ids: Sequence[int] | None) -> QuerySet[Machine]:
-    """Machines that somebody may see: all (None), or those on which workers of these tenants have run."""
+def sees_all_machines(user: User) -> bool:
+    """Whether somebody's work is the whole fleet: a role that holds in every tenant."""
+    return user.is_superuser or RoleBinding.objects.filter(user=user, tenant=None).exists()
+
+
+def visible_machines(tenant_ids: Sequence[int] | None, *, all_of_them: bool = False) -> QuerySet[Machine]:
+    """Machines that somebody may see: all (``all_of_them``, or None), or those where workers of these tenants ran."""
     machines = with_state(Machine.objects.select_related("cluster"))
-    if tenant_ids is None:
+    if tenant_ids is None or all_of_them:
         return machines
     # By the reverse relation's model, because nodes do not know jobs.
     incarnation = Machine._meta.get_field("incarnations").related_model

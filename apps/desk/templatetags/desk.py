@@ -49,13 +49,12 @@ def word(value: object, kind: str) -> str:
 
 @register.filter
 def words_of(value: object, table: str) -> str:
-    """A word of one of the tables: waiting, action, rung, resolution, actor."""
+    """A word of one of the tables: waiting, action, rung, resolution."""
     tables = {
         "waiting": words.WAITING_WORDS,
         "action": words.ACTION_WORDS,
         "rung": words.RUNGS,
         "resolution": words.RESOLUTIONS,
-        "actor": words.ACTOR_WORDS,
     }
     return tables[table].get(str(value), words.plain(value))
 

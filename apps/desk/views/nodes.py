@@ -37,7 +37,7 @@ def node_list(request: DeskRequest) -> HttpResponseBase:
     request.live_cursor = feed_cursor()  # type: ignore[attr-defined]
     scope = request.scope
     wanted, view = node_filter(request.GET, scope.cluster_id)
-    visible = selectors.visible_machines(scope.tenant_ids)
+    visible = scope.machines()
     lean = visible.defer("labels", "addresses")
     matching = selectors.filter_machines(lean, wanted)
     in_scope = visible if wanted.cluster_id is None else visible.filter(cluster=wanted.cluster_id)
@@ -99,7 +99,7 @@ def node_detail(request: DeskRequest, node_id: int) -> HttpResponseBase:
     """One node: state, conditions, taints with owners, jobs on it, failures that happened on it."""
     request.live_cursor = feed_cursor()  # type: ignore[attr-defined]
     tenant_ids = request.scope.tenant_ids
-    machine = selectors.visible_machines(tenant_ids).filter(id=node_id).first()
+    machine = request.scope.machines().filter(id=node_id).first()
     if machine is None:
         raise Http404(f"There is no node {node_id} here.")
     failures = jobs.failures_on_machine(machine.pk, tenant_ids)

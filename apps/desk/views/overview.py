@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from django.conf import settings
@@ -11,6 +12,7 @@ from django.shortcuts import render
 from django.utils import timezone
 from django.views.decorators.http import require_safe
 
+from apps.access.models import Cluster
 from apps.desk import charts
 from apps.desk.context import watch_trouble
 from apps.desk.faults import BREAKABLE
@@ -21,6 +23,7 @@ from apps.incidents import selectors as incidents
 from apps.incidents.selectors import feed_cursor
 from apps.jobs import selectors as jobs
 from apps.nodes import selectors as nodes
+from apps.nodes.models import WatchState
 from recovery.lifecycle import IncidentState
 from recovery.phases import LIVE_PHASES, Phase
 
@@ -42,7 +45,7 @@ def overview(request: DeskRequest) -> HttpResponseBase:
     request.live_cursor = feed_cursor()  # type: ignore[attr-defined]  # read by the frame; before any row
     scope, now = request.scope, timezone.now()
     visible = incidents.visible_incidents(scope.tenant_ids)
-    machines = nodes.visible_machines(scope.tenant_ids)
+    machines = scope.machines()
     all_jobs = jobs.visible_jobs(scope.tenant_ids)
     if scope.cluster_id is not None:
         visible = visible.filter(cluster=scope.cluster_id)
@@ -104,12 +107,35 @@ def _nodes(machines: Any) -> dict[str, Any]:
 
 
 def _sources(scope: Any, now: Any) -> dict[str, Any]:
-    rows = nodes.watch_states(cluster.pk for cluster in scope.chosen_clusters)
+    by_cluster: dict[Cluster, list[WatchState]] = {cluster: [] for cluster in scope.chosen_clusters}
+    for row in nodes.watch_states(cluster.pk for cluster in scope.chosen_clusters):
+        by_cluster[row.cluster].append(row)
     return {
-        "watches": [(row, watch_trouble(row, now)) for row in rows if row.resource != "leader"],
+        "watches": [_watch_line(cluster, rows, now) for cluster, rows in by_cluster.items()],
         "agents": jobs.agents_heard(scope.tenant_ids),
         "decisions": incidents.decision_speed(scope.tenant_ids),
     }
+
+
+@dataclass(frozen=True, slots=True)
+class WatchLine:
+    """The watch of one cluster: the worst of its resources, and what is wrong with it."""
+
+    cluster: Cluster
+    state: str
+    trouble: str
+    lag_seconds: float | None
+
+
+def _watch_line(cluster: Cluster, rows: list[WatchState], now: datetime) -> WatchLine:
+    troubles = [
+        f"{row.resource} {why}" if row.resource != "leader" else why for row in rows if (why := watch_trouble(row, now))
+    ]
+    read = [row for row in rows if row.resource != "leader"]
+    order = ("broken", "starting", "listing", "watching")
+    worst = min((row.state for row in read), key=lambda state: order.index(state) if state in order else -1, default="")
+    lags = [row.lag_seconds for row in read if row.lag_seconds is not None]
+    return WatchLine(cluster, worst, "; ".join(troubles), max(lags, default=None))
 
 
 def _breakable(scope: Any, all_jobs: Any) -> Any:

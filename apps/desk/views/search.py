@@ -28,7 +28,7 @@ def search(request: DeskRequest) -> HttpResponseBase:
     if number is not None and (hit := visible.filter(id=number).first()):
         return redirect("desk:incident_detail", hit.pk)
     all_jobs = jobs.visible_jobs(scope.tenant_ids).defer("annotations", "limits")
-    machines = nodes.visible_machines(scope.tenant_ids).defer("labels", "conditions")
+    machines = scope.machines().defer("labels", "conditions")
     if hit_node := nodes.present(machines).filter(name=text).first():
         return redirect("desk:node_detail", hit_node.pk)
     found_jobs = list(jobs.filter_jobs(all_jobs, jobs.JobFilter(tab="all", text=text))[: MOST + 1])

@@ -314,20 +314,21 @@ class Sample:
         Cause.objects.create(
             tenant=job.tenant, incident=incident, category="process_died", text=title, first_seen_at=self.ago(age), last_seen_at=self.ago(age)
         )
-        self.event(incident, age + 0.3, "error", "worker 3: process ended by SIGKILL", "agent", "worker 3", received=age)
-        self.event(incident, age, "decided", f"Incident opened: {title}", "policy", "exit-by-signal")
+        self.event(incident, age + 0.3, "failure_seen", "worker 3: process ended by SIGKILL", "agent", received=age, index=3, body={"step": 3388})
+        self.event(incident, age, "state_changed", f"Opened: {title}", "policy")
         return incident
 
     def event(
         self, incident: Incident, ago: float, kind: str, text: str, actor_kind: str, actor: str = "", received: float | None = None,
-        body: dict[str, Any] | None = None,
+        body: dict[str, Any] | None = None, index: int | None = None, attempt: int | None = None,
     ) -> None:  # fmt: skip
         """One timeline line, ``ago`` seconds old, known ``received`` seconds ago."""
         incident.timeline_n += 1
         incident.save(update_fields=["timeline_n"])
         TimelineEvent.objects.create(
             tenant=incident.tenant, incident=incident, n=incident.timeline_n, kind=kind, at=self.ago(ago), text=text, actor_kind=actor_kind,
-            received_at=self.ago(ago if received is None else received), actor=actor, attempt=incident.attempt, body=body or {},
+            received_at=self.ago(ago if received is None else received), actor=actor, attempt=attempt or incident.attempt,
+            body=body or {}, index=index, role="worker" if index is not None else "",
         )  # fmt: skip
 
     def action(
@@ -358,17 +359,26 @@ class Sample:
             {"remedy": "hold_node", "refused_because": "nothing speaks against the node"},
         ]
         incident.save()
-        self.event(incident, 639.96, "counted", "Failure counted: 2 of 10", "policy")
-        self.event(incident, 639.9, "order", "Stop and quick checks ordered (sequence 5)", "policy")
-        self.event(incident, 639.2, "stopped", "All 6 workers stopped; quick checks clean", "agent", "6 agents")
-        self.event(incident, 639.1, "decided", "Decided: restart process (L1), because the process is gone and the quick checks are clean", "policy", "exit-by-signal")
-        self.event(incident, 639.0, "action_sent", "Restart process sent, try 1 (sequence 6)", "desk", "executor")
-        self.event(incident, 638.7, "started", "All 6 processes run", "agent", "6 agents", body={"pids": {"before": [4130], "after": [4188]}})
-        self.event(incident, 638.1, "restored", "All ranks loaded step 3,300 from /checkpoints/step-00003300", "agent", "6 agents", body={"step": 3300})
-        self.event(incident, 637.4, "rebuilt", "Rendezvous and communicator up", "agent", "6 agents")
-        self.event(incident, 636.9, "first_step", "First step: 3,301", "agent", "6 agents", body={"step": 3301})
-        self.event(incident, 636.0, "late_evidence", "Survivor timed out in a collective; symptom of worker 3, counts nothing", "agent", "worker 1", received=622.0)
-        self.event(incident, 545.0, "resolved", "Training is steady: resolved, recovered", "policy")
+        workers = range(job.world_size)
+        self.event(incident, 639.98, "failure_counted", "Failure of worker 3 counted, 2 of 10", "policy", body={"retries": [1, 1, 1, 2, 1, 1]})
+        self.event(incident, 639.97, "phase_changed", "RunCommand to Troubleshooting: worker 3 reported an error", "policy")
+        self.event(incident, 639.96, "order_written", "Stop and quick checks ordered (sequence 5)", "policy", body={"phase": "troubleshoot", "sequence": 5})
+        for index in workers:
+            self.event(incident, 639.4 - 0.03 * index, "worker_stopped", f"Worker {index} stopped, quick checks clean", "agent", index=index, body={"step": 3388, "sequence": 5})
+        self.event(incident, 639.1, "decided", "Decided: restart process (L1), because the process is gone and the quick checks are clean", "policy")
+        self.event(incident, 639.05, "phase_changed", "Troubleshooting to RunCommand: all start together", "policy")
+        self.event(incident, 639.0, "order_written", "Start ordered (sequence 6)", "policy", body={"phase": "command", "sequence": 6})
+        for kind, at, text, more in (
+            ("process_started", 638.7, "started its training process", {"sequence": 6}),
+            ("restored", 638.1, "restored step 3300", {"step": 3300, "seconds": 0.5}),
+            ("rebuilt", 637.4, "joined its peers", {"seconds": 0.4}),
+            ("first_step", 636.9, "did its first step, 3301", {"step": 3301}),
+        ):
+            for index in workers:
+                pids = {"pids": {"agent": 1, "command": 4188 + index}} if kind == "process_started" else {}
+                self.event(incident, at - 0.02 * index, kind, f"Worker {index} {text}", "agent", index=index, body=more | pids, attempt=3)
+        self.event(incident, 636.0, "evidence", "Worker 1: collective timed out; a symptom of worker 3, counts nothing", "agent", received=622.0, index=1)
+        self.event(incident, 545.0, "incident_resolved", "Training is steady: recovered, 88 steps lost (failed at 3388, resumed from 3300)", "policy")
         Attempt.objects.filter(job=job, n=2).update(incident_uid=incident.uid, ended_at=self.ago(640.3))
         Attempt.objects.filter(job=job, n=3).update(started_at=self.ago(639), first_step_at=self.ago(636.9))
         FailureCount.objects.filter(job=job, attempt=2).update(incident_uid=incident.uid, at=self.ago(640))
