@@ -10,7 +10,7 @@ import socket
 import ssl
 import threading
 import traceback
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -57,7 +57,7 @@ class Response:
     body: bytes = b""
     content_type: str = "application/json"
     headers: dict[str, str] = field(default_factory=dict)
-    stream: AsyncIterator[bytes] | None = None
+    stream: AsyncGenerator[bytes, None] | None = None
 
     @classmethod
     def json(cls, value: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
@@ -241,10 +241,10 @@ class HttpServer:
             for task in (sending, leaving):
                 task.cancel()
             await asyncio.gather(sending, leaving, return_exceptions=True)
-            await response.stream.aclose()  # type: ignore[attr-defined]  # an async generator: frees its watch now
+            await response.stream.aclose()  # frees its watch now
 
 
-async def _send_chunks(writer: asyncio.StreamWriter, chunks: AsyncIterator[bytes]) -> None:
+async def _send_chunks(writer: asyncio.StreamWriter, chunks: AsyncGenerator[bytes, None]) -> None:
     async for chunk in chunks:
         if chunk:
             writer.writelines((f"{len(chunk):x}\r\n".encode(), chunk, b"\r\n"))

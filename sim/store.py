@@ -14,7 +14,6 @@ import time
 import uuid
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -25,11 +24,13 @@ from sim.errors import AlreadyExists, ApiError, BadRequest, Conflict, Forbidden,
 from sim.pages import INCONSISTENT, ListResult, Selection, Snapshots, read_token, write_token
 from sim.resources import BY_KIND, Resource
 from sim.selectors import parse_fields, parse_labels
+from sim.table import Table
 from sim.watch import Change, Entry, Key, Scope, Watch
 
 GARBAGE_COLLECTOR = "system:serviceaccount:kube-system:generic-garbage-collector"
 NAMESPACE_CONTROLLER = "system:serviceaccount:kube-system:namespace-controller"
 
+IMMORTAL_NAMESPACES = ("default", "kube-system", "kube-public")
 EVENT_SECONDS = 3600.0
 MAX_EVENTS = 20_000
 _NAME_LETTERS = "bcdfghjklmnpqrstvwxz2456789"
@@ -37,31 +38,6 @@ _NAME_LETTERS = "bcdfghjklmnpqrstvwxz2456789"
 _encode = msgspec.json.Encoder().encode
 
 Entries = list[Entry]  # `Store.list` hides the builtin's name in the class's own annotations
-
-
-@dataclass
-class _Table:
-    """Objects of one kind, by key and in key order, with the changes that watches may still ask for."""
-
-    resource: Resource
-    history: deque[Change]
-    entries: dict[Key, Entry] = field(default_factory=dict)
-    order: list[Key] = field(default_factory=list)
-    compacted: int = 0
-    """Changes up to this revision are forgotten."""
-    watches: list[Watch] = field(default_factory=list)
-
-    def range(self, namespace: str | None) -> tuple[int, int]:
-        if namespace is None:
-            return 0, len(self.order)
-        return bisect.bisect_left(self.order, (namespace, "")), bisect.bisect_left(
-            self.order, (namespace + "\0", "")
-        )
-
-    def remember(self, change: Change) -> None:
-        if len(self.history) == self.history.maxlen:
-            self.compacted = self.history[0].revision
-        self.history.append(change)
 
 
 class Store:
@@ -82,7 +58,7 @@ class Store:
         self.audit = AuditLog(audit_bound)
         self._rng = rng or random.SystemRandom()
         self._revision = first_revision
-        self._tables = {kind: _Table(resource, deque(maxlen=history)) for kind, resource in BY_KIND.items()}
+        self._tables = {kind: Table(resource, history) for kind, resource in BY_KIND.items()}
         self._by_uid: dict[str, tuple[str, Key]] = {}
         self._dependents: dict[str, set[tuple[str, Key]]] = {}
         self._event_times: dict[Key, float] = {}  # of the last write, oldest first
@@ -158,11 +134,11 @@ class Store:
                 self._expire_events()
             revision, start = read_token(continue_token) if continue_token else (self._revision, None)
             if revision == INCONSISTENT:
-                revision, found = self._revision, self._matching(table, scope)
+                revision, found = self._revision, table.matching(scope)
             elif start is not None:
                 found = self._snapshots.find(selection, revision, start)
             else:
-                found = self._matching(table, scope)
+                found = table.matching(scope)
             first = bisect.bisect_right(found, start, key=lambda entry: entry.key) if start is not None else 0
             page = found[first : first + limit] if limit else found[first:]
             left = len(found) - first - len(page)
@@ -171,15 +147,6 @@ class Store:
                 token = write_token(revision, page[-1].key)
                 self._snapshots.keep(selection, revision, found)
         return ListResult(page, str(revision), token, left if left and not scope.is_filtered else None)
-
-    def _matching(self, table: _Table, scope: Scope) -> Entries:
-        low, high = table.range(scope.namespace)
-        entries = table.entries
-        if not scope.is_filtered:
-            return [entries[key] for key in table.order[low:high]]
-        labels, fields = scope.labels, scope.fields
-        found = (entries[key] for key in table.order[low:high])
-        return [entry for entry in found if labels(entry.labels) and fields(entry.fields)]
 
     # Watching
 
@@ -209,13 +176,11 @@ class Store:
                 raise Gone(f"too old resource version: {since} ({max(table.compacted, 1)})")
             watch = Watch(scope, lambda ended: self._forget_watch(table, ended), self._settled_revision)
             if since:
-                at = bisect.bisect_right(table.history, since, key=lambda change: change.revision)
-                for index in range(at, len(table.history)):
-                    change = table.history[index]
+                for change in table.since(since):
                     if event := scope.event(change):
                         watch.offer(event, change.entry)
             else:
-                for entry in self._matching(table, scope):
+                for entry in table.matching(scope):
                     watch.offer("ADDED", entry)
             watch.on_ready = on_ready
             table.watches.append(watch)
@@ -226,7 +191,7 @@ class Store:
         with self.lock:
             return self._revision
 
-    def _forget_watch(self, table: _Table, watch: Watch) -> None:
+    def _forget_watch(self, table: Table, watch: Watch) -> None:
         with self.lock:
             table.watches = [other for other in table.watches if other is not watch]
 
@@ -257,9 +222,7 @@ class Store:
         with self.lock:
             limit = self._revision if to_revision is None else min(to_revision, self._revision)
             for table in self._tables.values():
-                while table.history and table.history[0].revision <= limit:
-                    table.history.popleft()
-                table.compacted = max(table.compacted, limit)
+                table.compact(limit)
             self._snapshots.forget(limit)
 
     # Writing
@@ -442,10 +405,12 @@ class Store:
         A pod on a node gets deletionTimestamp and waits for its kubelet, which deletes again with grace 0
         when the containers have ended; without a node, finished, or with grace 0 it goes at once. Finalizers
         hold any object until they are removed. `propagation` is Background (default), Foreground or Orphan
-        (default for Jobs, as in batch/v1). Raises NotFound, Conflict (uid or resource_version).
+        (default for Jobs, as in batch/v1). Raises NotFound, Conflict (uid or resource_version), Forbidden.
         """
         table = self._tables[kind]
         resource = table.resource
+        if kind == "Namespace" and name in IMMORTAL_NAMESPACES:
+            raise Forbidden(f'namespaces "{name}" is forbidden: this namespace may not be deleted')
         with self.lock:
             entry = self.entry(kind, namespace, name)
             if uid is not None and uid != entry.uid:
@@ -473,7 +438,7 @@ class Store:
     # Inside a write
 
     @staticmethod
-    def _check_version(table: _Table, entry: Entry, wanted: dict[str, Any]) -> None:
+    def _check_version(table: Table, entry: Entry, wanted: dict[str, Any]) -> None:
         """Raises Conflict when the uid or resourceVersion that an object names is not the present one."""
         resource, meta = table.resource, wanted.get("metadata") or {}
         if meta.get("uid") and meta["uid"] != entry.uid:
@@ -482,7 +447,7 @@ class Store:
             raise Conflict.stale(resource.plural, resource.group, entry.key[1])
 
     def _begin_delete(
-        self, table: _Table, entry: Entry, present: dict[str, Any], actor: str, grace: int, propagation: str
+        self, table: Table, entry: Entry, present: dict[str, Any], actor: str, grace: int, propagation: str
     ) -> dict[str, Any]:
         meta = present["metadata"]
         if propagation == "Orphan":
@@ -498,7 +463,7 @@ class Store:
                 self._delete_quietly(kind, key, GARBAGE_COLLECTOR)
         return result
 
-    def _remove(self, table: _Table, key: Key, last: dict[str, Any], actor: str) -> dict[str, Any]:
+    def _remove(self, table: Table, key: Key, last: dict[str, Any], actor: str) -> dict[str, Any]:
         removed = self._commit("DELETED", table, key, last, actor)
         uid = removed["metadata"]["uid"]
         for kind, dependent in sorted(self._dependents.pop(uid, ())):
@@ -553,7 +518,7 @@ class Store:
 
     def _replace(
         self,
-        table: _Table,
+        table: Table,
         entry: Entry,
         new: dict[str, Any],
         actor: str,
@@ -585,7 +550,7 @@ class Store:
         self._record("update", resource, stored, actor, subresource, note=verb_note, status=200)
         return stored
 
-    def _commit(self, event: str, table: _Table, key: Key, obj: dict[str, Any], actor: str) -> dict[str, Any]:
+    def _commit(self, event: str, table: Table, key: Key, obj: dict[str, Any], actor: str) -> dict[str, Any]:
         resource = table.resource
         self._revision += 1
         meta = obj["metadata"]
@@ -594,28 +559,19 @@ class Store:
         fields = resource.fields(obj) if resource.fields else {}
         fields = fields | {"metadata.name": key[1], "metadata.namespace": key[0]}
         entry = Entry(key, meta["uid"], self._revision, _encode(obj), meta.get("labels") or {}, fields)
-        if event == "ADDED":
-            if not table.order or key > table.order[-1]:
-                table.order.append(key)
-            else:
-                bisect.insort(table.order, key)
+        if event == "DELETED":
+            table.drop(key)
+            self._by_uid.pop(entry.uid, None)
+        else:
+            table.put(entry)
             self._by_uid[entry.uid] = (resource.kind, key)
         if resource.kind == "Event":
             self._event_times.pop(key, None)
             if event != "DELETED":
                 self._event_times[key] = self.clock()
-        if event == "DELETED":
-            del table.entries[key]
-            del table.order[bisect.bisect_left(table.order, key)]
-            self._by_uid.pop(entry.uid, None)
-        else:
-            table.entries[key] = entry
         self._index_owners(resource.kind, key, previous, obj if event != "DELETED" else None)
         change = Change(event, resource.kind, entry, previous, actor)
-        table.remember(change)
-        for watch in table.watches:
-            if seen := watch.scope.event(change):
-                watch.offer(seen, entry)
+        table.tell(change)
         self._publish(change)
         return obj
 
@@ -679,15 +635,14 @@ class Store:
             raise Forbidden.in_ending_namespace(resource.plural, key[1], key[0])
 
     def _terminate_namespace(
-        self, table: _Table, entry: Entry, present: dict[str, Any], actor: str
+        self, table: Table, entry: Entry, present: dict[str, Any], actor: str
     ) -> dict[str, Any]:
         name = entry.key[1]
         if admission.mark_deleted(present, 0, self.clock()):
             present["status"] = {"phase": "Terminating"}
             present = self._commit("MODIFIED", table, entry.key, present, actor)
         for kind, other in self._tables.items():
-            low, high = other.range(name)
-            for key in other.order[low:high] if other.resource.namespaced else ():
+            for key in other.keys(name) if other.resource.namespaced else ():
                 self._delete_quietly(kind, key, NAMESPACE_CONTROLLER)
         self._finish_namespace(name)
         return present
@@ -697,10 +652,8 @@ class Store:
         entry = table.entries.get(("", name))
         if entry is None or entry.fields["status.phase"] != "Terminating":
             return
-        for other in self._tables.values():
-            low, high = other.range(name)
-            if other.resource.namespaced and high > low:
-                return
+        if any(other.resource.namespaced and other.keys(name) for other in self._tables.values()):
+            return
         self._commit("DELETED", table, entry.key, entry.object(), NAMESPACE_CONTROLLER)
 
     # Audit

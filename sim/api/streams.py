@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +64,7 @@ class Watches:
 
     async def _events(
         self, request: Request, resource: Resource, scope: Scope, form: Form, seconds: int
-    ) -> AsyncIterator[bytes]:
+    ) -> AsyncGenerator[bytes, None]:
         loop = asyncio.get_running_loop()
         ready = asyncio.Event()
         is_told = False
@@ -221,7 +221,7 @@ class Logs:
             raise BadRequest(f"container {wanted} is not valid for pod {pod['metadata']['name']}")
         return wanted
 
-    async def _follow(self, pod: dict[str, Any], path: Path, begin: int) -> AsyncIterator[bytes]:
+    async def _follow(self, pod: dict[str, Any], path: Path, begin: int) -> AsyncGenerator[bytes, None]:
         with path.open("rb", buffering=0) as file:
             file.seek(begin, os.SEEK_SET)
             while True:

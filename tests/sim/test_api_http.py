@@ -1,4 +1,6 @@
+import http.client
 import json
+import socket
 import ssl
 import threading
 import urllib.request
@@ -442,6 +444,9 @@ def test_token_review_answers_for_the_audience_and_ends_with_the_pod(api: Api) -
     assert good["user"]["username"] == "system:serviceaccount:default:default"
     assert good["user"]["extra"]["authentication.kubernetes.io/pod-uid"] == [pod["metadata"]["uid"]]
     assert "authenticated" not in review("other")
+    fixed = {"spec": {"token": ADMIN, "audiences": ["incidentdesk"]}}
+    answer = api.call("POST", "/apis/authentication.k8s.io/v1/tokenreviews", fixed)
+    assert "authenticated" not in answer.body["status"]
     assert "authenticated" not in review()
     api.call("DELETE", f"{PODS}/a")
     assert "gone" in review("incidentdesk")["error"]
@@ -487,8 +492,6 @@ def test_tls_is_spoken_on_the_same_port(api: Api) -> None:
 
 
 def test_connection_is_kept_for_the_next_request(api: Api) -> None:
-    import http.client
-
     connection = http.client.HTTPConnection("127.0.0.1", api.server.port, timeout=10)
     ports = set()
     for _ in range(3):
@@ -510,8 +513,6 @@ def test_connection_is_kept_for_the_next_request(api: Api) -> None:
     ],
 )
 def test_malformed_http_is_answered_and_the_connection_closed(api: Api, text: bytes, status: int) -> None:
-    import socket
-
     with socket.create_connection(("127.0.0.1", api.server.port), timeout=10) as connection:
         connection.sendall(text)
         received = b""
@@ -521,8 +522,6 @@ def test_malformed_http_is_answered_and_the_connection_closed(api: Api, text: by
 
 
 def test_chunked_request_body_is_read(api: Api) -> None:
-    import http.client
-
     connection = http.client.HTTPConnection("127.0.0.1", api.server.port, timeout=10)
     text = json.dumps(make_pod("a")).encode()
     headers = {"Authorization": f"Bearer {ADMIN}", "Content-Type": "application/json"}

@@ -359,6 +359,12 @@ def test_namespace_goes_when_its_content_is_gone(store: Store) -> None:
         store.get("Namespace", None, "team")
 
 
+def test_standard_namespaces_stay(store: Store) -> None:
+    with pytest.raises(Forbidden, match="may not be deleted"):
+        store.delete("Namespace", None, "default", actor="test")
+    assert store.get("Namespace", None, "default")["status"] == {"phase": "Active"}
+
+
 def test_event_that_goes_on_is_kept(store: Store, clock: Clock) -> None:
     def count(event: dict[str, Any]) -> dict[str, Any]:
         return event | {"count": 2}
