@@ -206,7 +206,7 @@ class HttpServer:
         if "chunked" in request.headers.get("transfer-encoding", ""):
             parts: list[bytes] = []
             size = 0
-            while chunk := int((await reader.readuntil(b"\r\n")).split(b";")[0], 16):
+            while chunk := _chunk_bytes(await reader.readuntil(b"\r\n")):
                 size += chunk
                 if size > MAX_BODY_BYTES:
                     raise _BadHttp(413, f"the request is larger than {MAX_BODY_BYTES} bytes")
@@ -215,10 +215,10 @@ class HttpServer:
             await reader.readuntil(b"\r\n")
             request.body = b"".join(parts)
             return
-        try:
-            length = int(request.headers.get("content-length") or 0)
-        except ValueError:
-            raise _BadHttp(400, "Content-Length is no number") from None
+        text = request.headers.get("content-length") or "0"
+        if not text.isdecimal():
+            raise _BadHttp(400, "Content-Length is no number")
+        length = int(text)
         if length > MAX_BODY_BYTES:
             raise _BadHttp(413, f"the request is larger than {MAX_BODY_BYTES} bytes")
         if length:
@@ -251,6 +251,17 @@ async def _send_chunks(writer: asyncio.StreamWriter, chunks: AsyncGenerator[byte
             await writer.drain()
     writer.write(b"0\r\n\r\n")
     await writer.drain()
+
+
+def _chunk_bytes(line: bytes) -> int:
+    """The size that a chunk's first line tells. Raises _BadHttp."""
+    try:
+        size = int(line.split(b";")[0], 16)
+    except ValueError:
+        size = -1
+    if size < 0:
+        raise _BadHttp(400, "a chunk of the request has no size")
+    return size
 
 
 def _head(response: Response, more: dict[str, str]) -> bytes:

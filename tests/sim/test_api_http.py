@@ -509,6 +509,9 @@ def test_connection_is_kept_for_the_next_request(api: Api) -> None:
         (b"NONSENSE\r\n\r\n", 400),
         (b"GET / HTTP/9\r\n\r\n", 505),
         (b"POST / HTTP/1.1\r\nContent-Length: 99999999\r\n\r\n", 413),
+        (b"POST / HTTP/1.1\r\nContent-Length: -1\r\n\r\n", 400),
+        (b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n-5\r\n", 400),
+        (b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nffffffff\r\n", 413),
         (b"GET / HTTP/1.1\r\nX: " + b"y" * 70_000 + b"\r\n\r\n", 431),
     ],
 )
