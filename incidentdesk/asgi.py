@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "incidentdesk.settings.dev")
@@ -28,9 +28,9 @@ from incidentdesk import health
 
 _log = logging.getLogger(__name__)
 
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+Scope = dict[str, Any]
+Receive = Callable[[], Awaitable[dict[str, Any]]]
+Send = Callable[[dict[str, Any]], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 THREADS = 12
@@ -44,7 +44,7 @@ class Dispatcher:
 
     def __init__(self) -> None:
         self.poll = Poll(database, on_orders_read=lambda: crash_points.reach("order_read"))
-        self._django: App = WSGIMiddleware(django, workers=THREADS)
+        self._django: App = WSGIMiddleware(django, workers=THREADS)  # type: ignore[assignment, arg-type]
         self._requests = 0
         self._exact: dict[str, App] = {
             "/agent/v1/poll": self.poll,
@@ -137,7 +137,7 @@ def _at_hand(body: bytes, receive: Receive) -> Receive:
     """A receive that gives the body that was read, then what the server says."""
     left = [body]
 
-    async def give() -> MutableMapping[str, Any]:
+    async def give() -> dict[str, Any]:
         if left:
             return {"type": "http.request", "body": left.pop(), "more_body": False}
         return await receive()

@@ -34,7 +34,7 @@ from recovery.errors import Conflict, InvalidTransition, NotFound
 from recovery.lifecycle import IncidentState, Severity
 
 
-class IncidentFilter(django_filters.FilterSet):
+class IncidentFilter(django_filters.FilterSet):  # type: ignore[misc]
     """What a list of incidents may be narrowed by."""
 
     state = django_filters.MultipleChoiceFilter(choices=[(str(s), str(s)) for s in IncidentState])
@@ -223,7 +223,7 @@ class ActionDoNow(_ActionAct):
         return self.act(action_id, lambda by: people.do_action_now(action_id=action_id, by=by))
 
 
-class NodeFilter(django_filters.FilterSet):
+class NodeFilter(django_filters.FilterSet):  # type: ignore[misc]
     """What a list of nodes may be narrowed by."""
 
     cluster = django_filters.CharFilter(field_name="cluster__slug")

@@ -57,7 +57,9 @@ class SignalInput(serializers.Serializer[Any]):
     key = serializers.CharField(
         max_length=250, required=False, help_text="The report's own key; else the header Idempotency-Key."
     )
-    source = serializers.ChoiceField(choices=_words(EVIDENCE_SOURCES), default=str(Source.API))
+    source = serializers.ChoiceField(  # type: ignore[assignment]
+        choices=_words(EVIDENCE_SOURCES), default=str(Source.API)
+    )
     kind = serializers.ChoiceField(choices=_words(EVIDENCE_KINDS))
     cluster = serializers.SlugField(required=False, help_text="Needed where the desk has several clusters.")
     seen_at = serializers.DateTimeField(required=False, help_text="When it happened, by the sender's clock.")
@@ -101,7 +103,7 @@ class AlertmanagerInput(serializers.Serializer[Any]):
     """Body of Alertmanager's webhook, version 4."""
 
     version = serializers.ChoiceField(choices=["4"])
-    alerts = AlertInput(many=True, allow_empty=False, max_length=MAX_BATCH)
+    alerts = AlertInput(many=True, allow_empty=False, max_length=MAX_BATCH)  # type: ignore[call-arg]
 
 
 class SignalUseOutput(serializers.Serializer[Any]):
@@ -117,7 +119,7 @@ class SignalUseOutput(serializers.Serializer[Any]):
 class SignalOutput(serializers.ModelSerializer[Signal]):
     """A signal, and what became of it."""
 
-    source = serializers.ChoiceField(choices=_words(Source), read_only=True)
+    source = serializers.ChoiceField(choices=_words(Source), read_only=True)  # type: ignore[assignment]
     kind = serializers.ChoiceField(choices=_words(SignalKind), read_only=True)
     uses = SignalUseOutput(many=True, source="inbox_entries", read_only=True)
 
@@ -171,7 +173,7 @@ class PodEndsInput(serializers.Serializer[Any]):
 
     cluster = serializers.SlugField(required=False)
     sent_at = serializers.DateTimeField(required=False)
-    ends = PodEndInput(many=True, allow_empty=False, max_length=MAX_BATCH)
+    ends = PodEndInput(many=True, allow_empty=False, max_length=MAX_BATCH)  # type: ignore[call-arg]
 
 
 # Jobs, written

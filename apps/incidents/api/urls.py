@@ -13,7 +13,8 @@ from apps.jobs.api import views as jobs
 
 def _addresses(route: str, view: type[APIView], name: str) -> list[URLPattern]:
     """The address of a view, and the one without the slash, which a POST cannot be redirected from."""
-    bare = extend_schema(exclude=True)(type(f"{view.__name__}WithoutSlash", (view,), {}))
+    without_slash: type[APIView] = type(f"{view.__name__}WithoutSlash", (view,), {})
+    bare = extend_schema(exclude=True)(without_slash)
     return [path(route, view.as_view(), name=name), path(route.removesuffix("/"), bare.as_view())]
 
 

@@ -86,8 +86,11 @@ def record_evidence(
     with transaction.atomic():
         now = clock.database_now()
         signals = []
+        placed: dict[tuple[tuple[str, str], ...], tuple[int, ...]] = {}  # a storm is about few things
         for report in reports:
-            subjects = _subjects(tenant_id, cluster_id, report.names, job_uid)
+            about = tuple(sorted(report.names.items()))
+            if about not in placed:
+                placed[about] = _subjects(tenant_id, cluster_id, report.names, job_uid)
             seen_at, uncertainty = _seen(report.seen_at, sent_at, now)
             signals.append(
                 NewSignal(
@@ -100,7 +103,7 @@ def record_evidence(
                     seen_at=seen_at,
                     source_at=report.seen_at,
                     uncertainty_seconds=uncertainty,
-                    subject_ids=subjects,
+                    subject_ids=placed[about],
                 )
             )
         recorded = _record(tenant_id, signals, now)
@@ -127,6 +130,7 @@ def record_pod_ends(
         if job_uid:
             pods = pods.filter(job__owner_uid=job_uid)
         known = {pod.uid: pod for pod in pods}
+        subjects = {pod.job_id: subject_for_job(pod.job).pk for pod in {p.job_id: p for p in pods}.values()}
         lives = {
             (life.pod_uid, life.container, life.restart_count): life.pk
             for life in Incarnation.objects.filter(tenant_id=tenant_id, pod_uid__in=known).order_by("nonce")
@@ -148,7 +152,7 @@ def record_pod_ends(
                     seen_at=seen_at,
                     source_at=end.ended_at,
                     uncertainty_seconds=uncertainty,
-                    subject_ids=(subject_for_job(pod.job).pk,) if pod else (),
+                    subject_ids=(subjects[pod.job_id],) if pod else (),
                     worker=WorkerKey(pod.role, pod.index) if pod else None,
                     incarnation_id=lives.get((end.pod_uid, end.container, end.restart)),
                 )

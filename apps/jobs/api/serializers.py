@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from django.db.models import Model
 from rest_framework import serializers
 
 from apps.jobs.models import Attempt, Checkpoint, Job, Worker
@@ -14,13 +15,13 @@ CHECKPOINT_STATES = ["written", "committed", "verified"]
 class JobOutput(serializers.ModelSerializer[Job]):
     """A job as lists show it."""
 
-    cluster = serializers.SlugRelatedField[object](slug_field="slug", read_only=True)
-    tenant = serializers.SlugRelatedField[object](slug_field="slug", read_only=True)
+    cluster = serializers.SlugRelatedField[Model](slug_field="slug", read_only=True)
+    tenant = serializers.SlugRelatedField[Model](slug_field="slug", read_only=True)
     phase = serializers.ChoiceField(choices=PHASES, read_only=True)
 
     class Meta:
         model = Job
-        fields = (
+        fields: tuple[str, ...] = (
             "id",
             "owner_uid",
             "owner_kind",
@@ -87,7 +88,7 @@ class JobDetailOutput(JobOutput):
     workers = WorkerOutput(many=True, read_only=True)
 
     class Meta(JobOutput.Meta):
-        fields = (  # type: ignore[assignment]
+        fields = (
             *JobOutput.Meta.fields,
             "sequence",
             "attempt_sequence",

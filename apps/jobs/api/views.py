@@ -19,7 +19,7 @@ from recovery.errors import NotFound
 from recovery.phases import Phase
 
 
-class JobFilter(django_filters.FilterSet):
+class JobFilter(django_filters.FilterSet):  # type: ignore[misc]
     """What a list of jobs may be narrowed by."""
 
     cluster = django_filters.CharFilter(field_name="cluster__slug")
@@ -98,7 +98,7 @@ class AttemptList(DeskList):
         return Attempt.objects.filter(job=get_job(self.caller, self.kwargs["job_id"]))
 
 
-class CheckpointFilter(django_filters.FilterSet):
+class CheckpointFilter(django_filters.FilterSet):  # type: ignore[misc]
     """What a list of checkpoints may be narrowed by."""
 
     state = django_filters.MultipleChoiceFilter(
