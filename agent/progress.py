@@ -19,6 +19,9 @@ from agent import wire
 
 STEADY_STEPS = 10  # wire.MARK_STEADY
 STEP_TIMES_KEPT = 20
+MAX_STEP = 2**53  # more is no step, and would not survive every reader of JSON
+MAX_STEP_SECONDS = 1e7
+MAX_PATH = 1000
 PROGRESS_FILE_SECONDS = 0.5
 PROGRESS_FILE_BYTES = 4096
 
@@ -121,8 +124,10 @@ class Progress:
 
     def take_step(self, step: int, step_seconds: Optional[float], at: float) -> None:
         """Note that ``step`` is done. A step that is not higher than the last one changes nothing."""
-        if self.step is not None and step <= self.step:
+        if step > MAX_STEP or (self.step is not None and step <= self.step):
             return
+        if step_seconds is not None and not 0.0 <= step_seconds <= MAX_STEP_SECONDS:
+            step_seconds = None
         self._times.append((step, at))
         self.step_seconds = step_seconds if step_seconds is not None else self._measured()
         self.step, self.step_at = step, at
@@ -143,12 +148,14 @@ class Progress:
     def _feed_checkpoint(self, line: bytes, at: float) -> bool:
         match = _SAVED.search(line)
         if match is not None:
-            self.saving_since = None
+            began, self.saving_since = self.saving_since, None
             step = int(match.group(2))
+            if step > MAX_STEP:
+                return True
             self.checkpoint_step = max(step, self.checkpoint_step or 0)
             is_committed = match.group(1).lower() == b"committed"
             shards = int(match.group(4)) if match.group(4) else None
-            found = {
+            found: Dict[str, Any] = {
                 "step": step,
                 "path": _text(match.group(3)),
                 # "saved" says that a trainer wrote it; only "committed", or the marker, that it is whole
@@ -157,6 +164,8 @@ class Progress:
                 "shards": shards,
                 "shards_expected": shards if is_committed else None,
             }
+            if began is not None:
+                found["seconds"] = round(max(0.0, at - began), 3)
             self._on_checkpoint(found, at)
             return True
         if _SAVING.search(line) is not None:
@@ -251,4 +260,9 @@ def _step_seconds(line: bytes) -> Optional[float]:
 
 
 def _text(found: Optional[bytes]) -> Optional[str]:
-    return found.decode("utf-8", "replace") if found is not None else None
+    """A path out of a log line; what no database takes is replaced."""
+    if found is None:
+        return None
+    return "".join(char if char.isprintable() else "?" for char in found.decode("utf-8", "replace"))[
+        :MAX_PATH
+    ]

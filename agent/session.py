@@ -108,9 +108,11 @@ class Session:
         self._run_count = 0
         self._waits_for: Optional[str] = None
         self._wait_until = 0.0
+        self._extended_until = 0.0
         self._wait_timer: Optional[Timer] = None
         self._began = time.monotonic()
         self._seen_checkpoints = Seen()
+        self._scan: Optional[CheckpointScan] = None
         self._hang = HangWatch(settings.hang_min_seconds)
         self._checkpoint_step: Optional[int] = None
         self._environment: Optional[Dict[str, Any]] = None
@@ -151,7 +153,8 @@ class Session:
                     % (self._settings.checkpoint_format, ", ".join(sorted(FORMATS)))
                 )
             else:
-                CheckpointScan(self._settings.checkpoint_dir, form, self._on_scanned).start()
+                self._scan = CheckpointScan(self._settings.checkpoint_dir, form, self._on_scanned)
+                self._scan.start()
         self._loop.later(HANG_LOOK_SECONDS, self._look_for_hang)
 
     def _is_first_worker(self) -> bool:
@@ -203,10 +206,9 @@ class Session:
         if self._is_fenced or self._is_leaving:
             return
         directive = answer.get("directive")
-        if directive == wire.EXTEND_WAIT and self._waits_for is not None:
-            self._wait_until = max(
-                self._wait_until, time.monotonic() + float(answer.get("extend_seconds") or 0.0)
-            )
+        if directive == wire.EXTEND_WAIT:  # kept also for a wait that has not begun yet
+            self._extended_until = time.monotonic() + float(answer.get("extend_seconds") or 0.0)
+            self._wait_until = max(self._wait_until, self._extended_until)
         if directive == wire.RUN_UNPROTECTED and not self.is_transparent_by_start:
             self._notes.say("told to run unprotected until the next start")
             self._run_transparently(restart=True)
@@ -298,6 +300,7 @@ class Session:
         self.sequence = order["sequence"]
         self._order = order
         self._stop_waiting()
+        self._extended_until = 0.0
         content = order.get("data") or {}
         phase = order.get("phase")
         if phase == wire.BOOTCHECK:
@@ -336,9 +339,15 @@ class Session:
             self._on_environment.append(done)
 
     def _obey_command(self, order: wire.Message, content: Dict[str, Any]) -> None:
-        def stopped(_stopped: Stopped) -> None:
-            if self._order is order:
-                self._start_command(order["sequence"], content)
+        def stopped(found: Stopped) -> None:
+            if self._order is not order:
+                return
+            if found.left:
+                self._notes.say("processes %s cannot be stopped; starting nothing beside them" % found.left)
+                self._order = None
+                self._wait("order", self._limit("order_wait_seconds", ORDER_WAIT_SECONDS))
+                return
+            self._start_command(order["sequence"], content)
 
         self._mark_stop()
         self._table.stop(self._grace(content), stopped)
@@ -403,7 +412,7 @@ class Session:
     # The command
 
     def _start_command(self, sequence: int, content: Dict[str, Any]) -> None:
-        if self._is_leaving or self._is_terminating:
+        if self._is_leaving or self._is_terminating or self._is_running:
             return
         self._stop_waiting()
         before = self._run
@@ -481,7 +490,10 @@ class Session:
     def _on_logged_checkpoint(self, run: Run, found: Dict[str, Any], at: float) -> None:
         if found["state"] == "committed":
             self._checkpoint_step = max(found["step"], self._checkpoint_step or 0)
-        if self._is_first_worker() and self._seen_checkpoints.is_new(found["step"], found["state"]):
+        if not found["path"]:
+            if self._scan is not None:
+                self._scan.look_now()  # the line does not say where: the directory does
+        elif self._is_first_worker() and self._seen_checkpoints.is_new(found["step"], found["state"]):
             self._tell(wire.CHECKPOINT, run, found, at)
 
     def _on_scanned(self, found: Found) -> None:
@@ -551,7 +563,7 @@ class Session:
             self._leave_waiting()
             return
         self._waits_for = what
-        self._wait_until = time.monotonic() + seconds
+        self._wait_until = max(time.monotonic() + seconds, self._extended_until)
         self._wait_timer = self._loop.later(seconds, self._look_at_wait)
 
     def _stop_waiting(self) -> None:
@@ -580,9 +592,8 @@ class Session:
         """Leave with the command's own code, or with one of ours where it has none."""
         run = self._run
         if run is None or run.ended_by_order:
-            self._leave(
-                wire.EXIT_ORDER_WAIT, "protected, and no order came; the command left no code of its own"
-            )
+            why = "a newer start of this worker exists" if self._is_fenced else "no order came"
+            self._leave(wire.EXIT_ORDER_WAIT, why + "; the command left no code of its own")
         else:
             self._leave(run.code)
 
@@ -641,6 +652,9 @@ class Session:
             agent_pid=os.getpid(),
             runs=self._run_count,
             waits_for=self._waits_for,
+            waits_seconds=(
+                round(self._wait_until - time.monotonic(), 3) if self._waits_for is not None else None
+            ),
             unsent=self._outbox.unsent,
             dropped=self._outbox.dropped,
             seconds_since_contact=round(time.monotonic() - last, 3) if last is not None else None,

@@ -93,9 +93,16 @@ def test_checkpoint_lines_are_no_steps() -> None:
     assert seen.checkpoints == [
         {
             "step": 3400, "path": "/c/step-00003400", "state": "committed",
-            "bytes": 12288, "shards": 3, "shards_expected": 3,
+            "bytes": 12288, "shards": 3, "shards_expected": 3, "seconds": 0.0,
         }
     ]  # fmt: skip
+
+
+def test_numbers_that_no_reader_takes_are_none() -> None:
+    seen = Seen().feed("step 99999999999999999999/9", f"step 4/9 | {'9' * 400} s/step")
+    assert (seen.progress.step, seen.progress.step_seconds) == (4, None)
+    seen.feed("committed checkpoint step 99999999999999999999 to /c")
+    assert seen.checkpoints == []
 
 
 def test_saved_is_written_only() -> None:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,6 +18,18 @@ from tests.agent.fake_desk import FakeDesk
 Start = Callable[..., AgentProcess]
 
 SLEEP = ("--", "sleep", "1000")
+
+
+def ctl(agent: AgentProcess, *words: str) -> "subprocess.CompletedProcess[bytes]":
+    return subprocess.run(
+        [sys.executable, "-m", "agent", "ctl", *words],
+        env={**os.environ, "INCIDENTDESK_STATE_DIR": str(agent.state_dir)},
+        capture_output=True,
+    )
+
+
+def ctl_status(agent: AgentProcess) -> dict[str, Any]:
+    return json.loads(ctl(agent, "status").stdout)
 
 
 def test_enrols_checks_runs_reports_an_end_and_starts_again_in_place(desk: FakeDesk, start: Start) -> None:
@@ -274,6 +287,28 @@ def test_extend_wait_keeps_the_agent(desk: FakeDesk, start: Start) -> None:
     assert agent.wait() == wire.EXIT_ORDERED
 
 
+def test_extension_counts_for_a_wait_that_begins_later(desk: FakeDesk, start: Start, tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    os.mkfifo(go)
+    desk.limits = {"poll_seconds": 0.1, "order_wait_seconds": 10.0}
+    agent = start("-c", f"read line < {go}; exit 9", desk=desk)
+    desk.run_command()
+    desk.tell(
+        limits={"poll_seconds": 1000.0, "order_wait_seconds": 10.0},
+        directive={"directive": wire.EXTEND_WAIT, "extend_seconds": 900.0},
+    )
+    desk.wait_for(lambda: desk.polls[-1]["wait_seconds"] > 100, "a poll that nothing will answer")
+    go.write_text("\n")
+    desk.wait_for_message(wire.ERROR)
+    status = until(lambda: (found := ctl_status(agent))["waits_for"] == "order" and found)
+    assert status["waits_seconds"] > 100
+    desk.tell(directive={})
+    desk.order(wire.TROUBLESHOOT, stop=True, checks=["quick"])
+    desk.wait_for_message(wire.ACK, wire.TROUBLESHOOT)
+    status = until(lambda: (found := ctl_status(agent))["waits_for"] == "order" and found)
+    assert status["waits_seconds"] <= 10.0, "an order ends what was told before it"
+
+
 def test_exit_order_stops_acknowledges_and_leaves(desk: FakeDesk, start: Start, tmp_path: Path) -> None:
     message = tmp_path / "termination-log"
     message.write_text("written by the command")
@@ -389,16 +424,8 @@ def test_cut_off_agent_sends_later_in_order_without_loss_or_double(
     desk.cut()
     go.write_text("\n")
 
-    def status() -> dict:
-        text = subprocess.run(
-            [sys.executable, "-m", "agent", "ctl", "status"],
-            env={**os.environ, "INCIDENTDESK_STATE_DIR": str(agent.state_dir)},
-            capture_output=True,
-        ).stdout
-        return json.loads(text or b"{}")
-
-    until(lambda: status().get("inner_phase") == "Failed", "the end of the command")
-    assert status()["unsent"] == 3
+    until(lambda: ctl_status(agent)["inner_phase"] == "Failed", "the end of the command")
+    assert ctl_status(agent)["unsent"] == 3
     desk.tell(swallow_report_answers=1)  # the desk commits, its answer is lost: the agent must repeat
     seen = len(desk.polls)
     desk.restore()
@@ -474,25 +501,18 @@ def test_ctl_asks_the_desk_to_stop_and_runs_checks(desk: FakeDesk, start: Start)
     agent = start(*SLEEP, desk=desk)
     desk.run_command()
 
-    def ctl(*words: str) -> "subprocess.CompletedProcess[bytes]":
-        return subprocess.run(
-            [sys.executable, "-m", "agent", "ctl", *words],
-            env={**os.environ, "INCIDENTDESK_STATE_DIR": str(agent.state_dir)},
-            capture_output=True,
-        )
-
-    checked = ctl("check")
+    checked = ctl(agent, "check")
     assert checked.returncode == 0
     assert {item["check"] for item in json.loads(checked.stdout)} >= {"gpu", "io"}
-    asked = ctl("stop", "--at-safe-point", "wrong", "data")
+    asked = ctl(agent, "stop", "--at-safe-point", "wrong", "data")
     assert asked.returncode == 0, asked.stderr
     quit_ = desk.wait_for_message(wire.QUIT)
     assert quit_["data"] == {"reason": "wrong data", "at_safe_point": True}
-    status = json.loads(ctl("status").stdout)
+    status = ctl_status(agent)
     assert (status["job"], status["inner_phase"], status["protected"]) == ("team-a/llama", "RunCommand", True)
     agent.terminate()
     agent.wait()
-    assert ctl("status").returncode == 1
+    assert ctl(agent, "status").returncode == 1
 
 
 def test_whole_way_of_one_failure_with_python_3_8(desk: FakeDesk, start: Start, python_3_8: str) -> None:
