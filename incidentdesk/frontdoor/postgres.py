@@ -91,6 +91,7 @@ class PostgresServer:
         self.run_as = "same"
         self.process: subprocess.Popen[bytes] | None = None
         self._lock: IO[str] | None = None
+        self._has_database = False
 
     # -- where things are ------------------------------------------------------------------------
 
@@ -189,6 +190,20 @@ class PostgresServer:
             return False
         return len(lines) > STATUS_LINE and lines[STATUS_LINE].strip() == "ready"
 
+    def has_database(self) -> bool:
+        """Whether the server takes connections and has its database, which is created now unless it is there."""
+        import psycopg
+
+        if not self.is_ready():
+            return False
+        if not self._has_database:
+            try:
+                self.create_database()
+            except psycopg.OperationalError:  # it says that it is ready, and is asked too early or has died
+                return False
+            self._has_database = True
+        return True
+
     def stop(self) -> None:
         """Shut down fast and clean, and give the directory free. May be called twice."""
         if self.process is not None:
@@ -221,7 +236,10 @@ class PostgresServer:
         with psycopg.connect(self.url("postgres"), autocommit=True) as connection:
             if connection.execute("SELECT 1 FROM pg_database WHERE datname = %s", [name]).fetchone():
                 return False
-            connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+            try:
+                connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+            except (psycopg.errors.DuplicateDatabase, psycopg.errors.UniqueViolation):
+                return False  # another process was faster
             return True
 
     # -- root ------------------------------------------------------------------------------------

@@ -1,5 +1,5 @@
-"""Make database, tables, static files and, for the demo, what `demo_setup` seeds: one process, so that
-Django is imported once, while PostgreSQL still starts.
+"""Make database, tables and, for the demo, what `demo_setup` seeds: one process, so that Django is imported
+once, while PostgreSQL still starts.
 
     python -m incidentdesk.frontdoor.setup [--endpoint FILE --greeting FILE]
 
@@ -7,7 +7,7 @@ With `--endpoint` it waits for the simulated cluster and seeds; what `demo_setup
 """
 
 import argparse
-import hashlib
+import contextlib
 import io
 import sys
 import time
@@ -22,7 +22,6 @@ from psycopg import sql
 
 WAIT_SECONDS = 60.0
 POLL_SECONDS = 0.05
-DUPLICATE_DATABASE = "42P04"  # PostgreSQL, appendix A
 
 
 def create_database() -> None:
@@ -43,25 +42,9 @@ def create_database() -> None:
                 raise
             time.sleep(POLL_SECONDS)
     with psycopg.connect(dbname="postgres", autocommit=True, **options) as connection:
-        try:
+        # Another process may be faster.
+        with contextlib.suppress(psycopg.errors.DuplicateDatabase, psycopg.errors.UniqueViolation):
             connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(given["NAME"])))
-        except psycopg.Error as error:
-            if error.sqlstate != DUPLICATE_DATABASE:  # another start was faster
-                raise
-
-
-def collect_static() -> None:
-    """Hash and compress the static files, unless nothing changed since they were last collected."""
-    digest = hashlib.sha256()
-    for source in (*map(Path, settings.STATICFILES_DIRS), Path(django.__file__).with_name("__init__.py")):
-        for path in sorted(source.rglob("*")) if source.is_dir() else [source]:
-            if path.is_file():
-                digest.update(f"{path}\0{path.stat().st_size}\0{path.stat().st_mtime_ns}\n".encode())
-    stamp = Path(settings.STATIC_ROOT).with_name("static.stamp")
-    if stamp.is_file() and stamp.read_text() == digest.hexdigest() and Path(settings.STATIC_ROOT).is_dir():
-        return
-    call_command("collectstatic", interactive=False, clear=Path(settings.STATIC_ROOT).is_dir(), verbosity=0)
-    stamp.write_text(digest.hexdigest())
 
 
 def timed(what: str, begun: float) -> float:
@@ -82,8 +65,6 @@ def main() -> int:
     begun = timed("database", begun)
     call_command("migrate", interactive=False, verbosity=0)
     begun = timed("tables", begun)
-    collect_static()
-    begun = timed("static files", begun)
     if options.endpoint:
         deadline = time.monotonic() + WAIT_SECONDS
         while not options.endpoint.exists():

@@ -162,12 +162,19 @@ class Stack:
     def _services(self) -> list[Service]:
         """List what runs. What imports for long comes first, so it does so while PostgreSQL is made ready."""
         # What is needed is also ended later: the cluster's end must not be seen as its pods' failure.
-        needs = ["setup"]
-        needs += ["cluster"] if self.profile.has_cluster else []
-        needs += ["postgres"] if self.servers.postgres else []
-        needs += ["valkey"] if self.servers.valkey else []
-        after = tuple(needs)
-        services = [self._setup()]
+        servers = ["cluster"] if self.profile.has_cluster else []
+        servers += ["postgres"] if self.servers.postgres else []
+        servers += ["valkey"] if self.servers.valkey else []
+        after = ("setup", *servers)
+        services = [
+            self._setup(),
+            Service(
+                "static",
+                lambda: self._python("incidentdesk.frontdoor.static", str(self.root)),
+                env=self.env,
+                once=True,
+            ),
+        ]
         if self.profile.has_cluster:
             services += self._cluster_services()
         if self.servers.valkey is not None:
@@ -186,7 +193,7 @@ class Stack:
                     env=postgres.environment(),
                     full_environment=True,
                     prepare=postgres.prepare,
-                    ready=postgres.is_ready,
+                    ready=postgres.has_database,
                     run_as=lambda: postgres.run_as,
                     stop_signal=signal.SIGINT,  # its fast shutdown
                     stop_seconds=20.0,
@@ -200,8 +207,10 @@ class Stack:
                     *("--workers", "1", "--no-ws", "incidentdesk.asgi:application"),
                 ),
                 env=self.env,
-                after=after,
-                ready=InBackground(lambda: answers_http(self.port)),
+                after=("static", *servers),  # it imports while `setup` makes the tables
+                ready=InBackground(
+                    lambda: answers_http(self.port, "/readyz") and answers_http(self.port, "/")
+                ),
             )
         )
         for name, queues, size in (("decide", "decide", 1), ("worker", "act,import,notify", 2)):
