@@ -131,7 +131,7 @@ def _worker(cluster: Cluster, values: Mapping[str, Any]) -> PodWorker:
     if not found:
         raise FaultRefused("no-such-pod", f"job {namespace}/{job} has no pod with index {index} on a node")
     running = [worker for worker in found if worker.processes()]
-    return (running or found)[-1]
+    return max(running or found, key=lambda worker: worker.started_at)
 
 
 def _roles(cluster: Cluster, worker: PodWorker) -> Roles:

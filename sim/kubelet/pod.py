@@ -67,7 +67,7 @@ class PodWorker:
         self._pod = pod
         self._inbox: queue.Queue[tuple[str, Any]] = queue.Queue()
         self._address = ""
-        self._started_at = kubelet.clock()
+        self.started_at = kubelet.clock()
         self._init = [_life(container) for container in pod["spec"].get("initContainers") or []]
         self._main = [_life(container) for container in pod["spec"]["containers"]]
         self._running: dict[str, Container] = {}
@@ -189,7 +189,7 @@ class PodWorker:
                 return self._mount_due
         due = self._start_containers(now)
         if now >= self._sync_due and self._volumes is not None:
-            self._volumes.sync(now)
+            self._volumes.sync()
             self._rotate_logs()
             self._sync_due = now + self.kubelet.timings.volume_sync
         phase = self._write_status()
@@ -549,7 +549,7 @@ class PodWorker:
         def change(pod: dict[str, Any]) -> dict[str, Any] | None:
             status = dict(pod.get("status") or {})
             status["phase"] = phase
-            status["startTime"] = rfc3339(self._started_at)
+            status["startTime"] = rfc3339(self.started_at)
             status["hostIP"] = self.kubelet.host_address
             status["hostIPs"] = [{"ip": self.kubelet.host_address}]
             if self._address:

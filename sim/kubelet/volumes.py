@@ -12,6 +12,7 @@ import re
 import shutil
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -45,7 +46,7 @@ class PodVolumes:
     sources: Sources
     rewrite: Callable[[str], str] = field(default=lambda text: text)
     """Applied to each configMap value: here the desk's URL becomes that of the pod's forwarder."""
-    _tokens_due: float = field(default=float("inf"), init=False)
+    _renewals: dict[Path, float] = field(default_factory=dict, init=False)  # token file -> Unix seconds
 
     def set_up(self) -> None:
         """Make every volume. May be called again.
@@ -58,15 +59,11 @@ class PodVolumes:
             path.mkdir(parents=True, exist_ok=True)
             self._fill(volume, path)
 
-    def sync(self, now: float) -> None:
+    def sync(self) -> None:
         """Bring configMaps, secrets and tokens up to date; a source that is gone keeps its last content."""
         for volume in self.pod["spec"].get("volumes") or []:
-            if "projected" in volume and now < self._tokens_due and not _has_maps(volume):
-                continue
-            try:
+            with suppress(VolumeFailed):
                 self._fill(volume, self.path(volume))
-            except VolumeFailed:
-                continue
 
     def path(self, volume: Mapping[str, Any]) -> Path:
         """Where the volume's content is on this machine."""
@@ -161,14 +158,14 @@ class PodVolumes:
                 _replace(_below(path, str(item["path"])), text.encode())
 
     def _write_token(self, path: Path, source: Mapping[str, Any]) -> None:
+        file = _below(path, str(source["path"]))
+        now = time.time()
+        if now < self._renewals.get(file, 0.0):
+            return
         seconds = int(source.get("expirationSeconds") or DEFAULT_TOKEN_SECONDS)
         token = self.sources.token(self.pod, source.get("audience"), seconds)
-        _replace(_below(path, str(source["path"])), token.encode())
-        self._tokens_due = time.time() + seconds * TOKEN_RENEWAL_SHARE
-
-
-def _has_maps(volume: Mapping[str, Any]) -> bool:
-    return any("serviceAccountToken" not in source for source in volume["projected"].get("sources") or [])
+        _replace(file, token.encode())
+        self._renewals[file] = now + seconds * TOKEN_RENEWAL_SHARE
 
 
 def _below(directory: Path, name: str) -> Path:

@@ -224,3 +224,18 @@ def test_new_start_is_a_new_cluster_that_sees_nothing_of_the_old(program: Progra
 
     assert identity() != before
     assert not checkpoints.exists()
+
+
+def test_large_cluster_is_served_and_breaks_nothing(program: Program) -> None:
+    process = program.serve_ready(
+        "--large", "--nodes", "20", "--pods", "200", "--changes", "50", "--seed", "7"
+    )
+
+    done = program.run("fault", "kill-process", "--job", "research/llama", "--index", "0")
+
+    assert (done.returncode, done.stderr) == (
+        1,
+        "sim: not-found: a large cluster runs no processes: there is nothing to break\n",
+    )
+    process.terminate()
+    assert process.wait(timeout=30) == 0
