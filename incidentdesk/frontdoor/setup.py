@@ -1,9 +1,10 @@
-"""Make database, tables and, for the demo, what `demo_setup` seeds: one process, so that Django is imported
-once, while PostgreSQL still starts.
+"""Make database, tables, and the cluster known: one process, so that Django is imported once, while
+PostgreSQL still starts.
 
-    python -m incidentdesk.frontdoor.setup [--endpoint FILE --greeting FILE]
+    python -m incidentdesk.frontdoor.setup --greeting FILE (--endpoint FILE | --cluster SLUG)
 
-With `--endpoint` it waits for the simulated cluster and seeds; what `demo_setup` prints goes to `--greeting`.
+With `--endpoint` it waits for the simulated cluster and seeds the demo; with `--cluster` it registers the
+cluster of the settings. What the commands print for a person, logins above all, goes to `--greeting`.
 """
 
 import argparse
@@ -56,7 +57,8 @@ def timed(what: str, begun: float) -> float:
 def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--endpoint", type=Path)
-    parser.add_argument("--greeting", type=Path)
+    parser.add_argument("--cluster")
+    parser.add_argument("--greeting", type=Path, required=True)
     options = parser.parse_args()
     begun = time.monotonic()
     django.setup()
@@ -65,19 +67,28 @@ def main() -> int:
     begun = timed("database", begun)
     call_command("migrate", interactive=False, verbosity=0)
     begun = timed("tables", begun)
+    greeting = io.StringIO()
     if options.endpoint:
-        deadline = time.monotonic() + WAIT_SECONDS
-        while not options.endpoint.exists():
-            if time.monotonic() > deadline:
-                print(f"the simulated cluster did not write {options.endpoint}", file=sys.stderr)
-                return 1
-            time.sleep(POLL_SECONDS)
-        begun = timed("waited for the cluster", begun)
-        greeting = io.StringIO()
+        if not wait_for(options.endpoint):
+            print(f"the simulated cluster did not write {options.endpoint}", file=sys.stderr)
+            return 1
         call_command("demo_setup", stdout=greeting)
-        options.greeting.write_text(greeting.getvalue())
         timed("demo", begun)
+    elif options.cluster:
+        call_command("register_cluster", slug=options.cluster, stdout=greeting)
+        call_command("first_person", stdout=greeting)
+    options.greeting.write_text(greeting.getvalue())
     return 0
+
+
+def wait_for(path: Path) -> bool:
+    """Wait until a file is there; False when the time is up first."""
+    deadline = time.monotonic() + WAIT_SECONDS
+    while not path.exists():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(POLL_SECONDS)
+    return True
 
 
 if __name__ == "__main__":

@@ -118,9 +118,13 @@ class Stack:
 
     @property
     def greeting(self) -> str:
-        """What `demo_setup` said: the logins."""
+        """What the set-up said to a person: the logins."""
         path = self.root / "greeting.txt"
         return path.read_text() if path.exists() else ""
+
+    def forget_greeting(self) -> None:
+        """Remove what the set-up said."""
+        (self.root / "greeting.txt").unlink(missing_ok=True)
 
     def start(self) -> None:
         """Start everything and wait until it works; FrontDoorError, with all ended again, otherwise."""
@@ -237,7 +241,7 @@ class Stack:
         services.append(
             Service(
                 "watch",
-                lambda: [PYTHON, str(CHECKOUT / "manage.py"), "watch", *self._watched_cluster()],
+                lambda: [PYTHON, str(CHECKOUT / "manage.py"), "watch", "--cluster", self.cluster_slug],
                 env=self.env,
                 after=after,
                 again_after=("setup",),  # it knows the cluster's address and keys from its start
@@ -246,14 +250,11 @@ class Stack:
         return services
 
     def _setup(self) -> Service:
-        words = ["incidentdesk.frontdoor.setup"]
+        words = ["incidentdesk.frontdoor.setup", "--greeting", str(self.root / "greeting.txt")]
         if self.profile.has_cluster:
-            words += [
-                "--endpoint",
-                str(self.cluster / "endpoint.json"),
-                "--greeting",
-                str(self.root / "greeting.txt"),
-            ]
+            words += ["--endpoint", str(self.cluster / "endpoint.json")]
+        else:
+            words += ["--cluster", self.cluster_slug]
         return Service(
             "setup",
             lambda: self._python(*words),
@@ -316,11 +317,10 @@ class Stack:
             ready=ready,
         )
 
-    def _watched_cluster(self) -> list[str]:
-        return [
-            "--cluster",
-            "demo" if self.profile.has_cluster else os.environ.get("INCIDENTDESK_CLUSTER", "default"),
-        ]
+    @property
+    def cluster_slug(self) -> str:
+        """Short name of the cluster that is watched."""
+        return "demo" if self.profile.has_cluster else os.environ.get("INCIDENTDESK_CLUSTER", "default")
 
     @staticmethod
     def _python(*words: str) -> list[str]:
@@ -354,7 +354,13 @@ def run_up(arguments: list[str]) -> int:
             "./desk up needs INCIDENTDESK_KUBECONFIG, the path of your cluster's kubeconfig."
         )
     stack = _open(STATE / "up", profile="up", port=port)
-    return _run(stack, lambda: "Ctrl-C ends everything; the data stay for the next start.")
+
+    def goodbye() -> str:
+        text = stack.greeting.rstrip()
+        stack.forget_greeting()  # it may hold the first person's password
+        return f"{text}\nCtrl-C ends everything; the data stay for the next start."
+
+    return _run(stack, goodbye)
 
 
 def _port(command: str, arguments: list[str]) -> tuple[int, bool]:
