@@ -117,9 +117,6 @@ def _await(effect: Callable[[], bool], what: str) -> None:
         time.sleep(POLL_SECONDS)
 
 
-# -- finding what to hit ----------------------------------------------------------------------------------
-
-
 def _worker(cluster: Cluster, values: Mapping[str, Any]) -> PodWorker:
     """The newest pod of the job's index that runs on a node."""
     namespace, job, index = values["namespace"], values["job"], values["index"]
@@ -156,9 +153,6 @@ def _told(worker: PodWorker, **more: Any) -> dict[str, Any]:
         "node": worker.kubelet.node_name,
         **more,
     }
-
-
-# -- the faults -------------------------------------------------------------------------------------------
 
 
 def _kill_process(cluster: Cluster, values: Mapping[str, Any]) -> dict[str, Any]:

@@ -114,8 +114,6 @@ class JobController:
     def _look_again(self, key: Key, at: float) -> None:
         self._due[key] = min(at, self._due.get(key, at))
 
-    # -- one Job -----------------------------------------------------------------------------------------
-
     def _sync(self, key: Key) -> None:
         try:
             job = self._store.get("Job", *key)
@@ -308,8 +306,6 @@ class JobController:
         doubled = self._timings.job_backoff_initial * 2.0 ** max(memory.failures_in_row - 1, 0)
         return min(doubled, self._timings.job_backoff_maximum)
 
-    # -- pods --------------------------------------------------------------------------------------------
-
     def _create_pod(self, job: Mapping[str, Any], index: int | None) -> None:
         name, namespace = job["metadata"]["name"], job["metadata"]["namespace"]
         try:
@@ -336,8 +332,6 @@ class JobController:
             except (NotFound, Conflict):
                 continue
             self._event(job, "SuccessfulDelete", f"Deleted pod: {metadata['name']}")
-
-    # -- status ------------------------------------------------------------------------------------------
 
     def _show_suspended(self, job: Mapping[str, Any], status: dict[str, Any]) -> None:
         status.pop("startTime", None)

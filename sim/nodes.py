@@ -202,8 +202,6 @@ class NodeLifecycle:
             self._check_leases()
         self._evict_due()
 
-    # -- silence -----------------------------------------------------------------------------------------
-
     def _check_leases(self) -> None:
         """Measured on this controller's own clock since it last saw the lease move, as in Kubernetes."""
         now = time.monotonic()
@@ -286,8 +284,6 @@ class NodeLifecycle:
             warning=True,
         )
 
-    # -- taints ------------------------------------------------------------------------------------------
-
     def _node_changed(self, change: Change) -> None:
         name = change.name
         if change.type == "DELETED":
@@ -329,8 +325,6 @@ class NodeLifecycle:
             return None
         node["spec"]["taints"] = kept
         return node
-
-    # -- evictions ---------------------------------------------------------------------------------------
 
     def _pod_changed(self, change: Change) -> None:
         pod = change.object

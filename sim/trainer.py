@@ -153,9 +153,6 @@ def _write(fd: int, text: str) -> None:
         remaining = remaining[os.write(fd, remaining) :]
 
 
-# -- the collective ---------------------------------------------------------------------------------------
-
-
 class Collective:
     """Connections of one world, formed once; a member that is lost is never let in again."""
 
@@ -407,9 +404,6 @@ def _receive_line(connection: socket.socket) -> dict[str, Any]:
     return message
 
 
-# -- the model --------------------------------------------------------------------------------------------
-
-
 class Model:
     """A quadratic bowl with noisy gradients: enough state to be worth a checkpoint, cheap to step.
 
@@ -454,9 +448,6 @@ def _mix(state: int) -> int:
     mixed = (state ^ (state >> 30)) * 0xBF58476D1CE4E5B9 & MASK
     mixed = (mixed ^ (mixed >> 27)) * 0x94D049BB133111EB & MASK
     return mixed ^ (mixed >> 31)
-
-
-# -- checkpoints ------------------------------------------------------------------------------------------
 
 
 def shard_name(rank: int, world: int) -> str:
@@ -578,9 +569,6 @@ def load_checkpoint(options: Options, model: Model, path: str) -> int:
         model.rng = int(manifest["rng_state"][options.rank])
         model.cursor = int(manifest["data_cursor"][options.rank])
     return int(manifest["step"])
-
-
-# -- the loop ---------------------------------------------------------------------------------------------
 
 
 def train(options: Options, log: Log) -> None:

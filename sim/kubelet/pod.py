@@ -84,8 +84,6 @@ class PodWorker:
         self._lock = threading.Lock()
         self.thread = threading.Thread(target=self._run, name=f"sim-pod-{self.name}", daemon=True)
 
-    # -- called from other threads -----------------------------------------------------------------------
-
     def changed(self, pod: dict[str, Any]) -> None:
         self._inbox.put(("changed", pod))
 
@@ -133,8 +131,6 @@ class PodWorker:
                 return path if run >= 0 and path.exists() else None
         return None
 
-    # -- the thread --------------------------------------------------------------------------------------
-
     def _run(self) -> None:
         heard: tuple[str, Any] | None = None
         while True:
@@ -162,6 +158,9 @@ class PodWorker:
     def _hear(self, word: str, what: Any) -> None:
         if word == "changed":
             self._pod = what
+            self._put_addresses()
+            if self._volumes is not None:
+                self._volumes.pod = what
         elif word == "gone":
             self._is_gone = True
         elif word == "exit":
@@ -198,8 +197,6 @@ class PodWorker:
             return None
         return min(self._sync_due, due) if due is not None else self._sync_due
 
-    # -- set up ------------------------------------------------------------------------------------------
-
     def _set_up(self) -> bool:
         if not self._address:
             self._address = self.kubelet.network_address()
@@ -207,7 +204,7 @@ class PodWorker:
             self._desk_url = self.kubelet.place.network.open(
                 pod_uid=self.uid, address=self._address, job=self.job, index=self.index
             )
-        self._pod.setdefault("status", {}).update(podIP=self._address, hostIP=self.kubelet.host_address)
+        self._put_addresses()
         self._volumes = PodVolumes(
             pod=self._pod,
             directory=self.directory,
@@ -226,6 +223,11 @@ class PodWorker:
         self._is_mounted = True
         self._sync_due = time.time() + self.kubelet.timings.volume_sync
         return True
+
+    def _put_addresses(self) -> None:
+        """Into our copy of the pod, whose fields containers refer to: the stored one may not have them yet."""
+        if self._address:
+            self._pod.setdefault("status", {}).update(podIP=self._address, hostIP=self.kubelet.host_address)
 
     @property
     def job(self) -> tuple[str, str] | None:
@@ -272,8 +274,6 @@ class PodWorker:
     def _rewrite_desk(self, text: str) -> str:
         desk = self.kubelet.place.network.desk_url
         return text.replace(desk, self._desk_url) if desk and self._desk_url else text
-
-    # -- containers --------------------------------------------------------------------------------------
 
     def _start_containers(self, now: float) -> float | None:
         """Start what is due; returns the time of the next start that has to wait for its back-off."""
@@ -472,8 +472,6 @@ class PodWorker:
         for path in (log, log.with_name(f"{log.name}.1")):
             path.unlink(missing_ok=True)
 
-    # -- the end -----------------------------------------------------------------------------------------
-
     def _end(self) -> None:
         """The pod is being deleted, or its object is gone: stop all containers, then let go."""
         if self._is_gone:
@@ -523,8 +521,6 @@ class PodWorker:
         self.kubelet.place.network.close(self.uid)
         if self._address:
             self.kubelet.place.addresses.give_back(self._address)
-
-    # -- telling -----------------------------------------------------------------------------------------
 
     def _phase(self) -> str:
         policy = str(self._pod["spec"].get("restartPolicy", "Always"))

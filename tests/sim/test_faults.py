@@ -222,9 +222,6 @@ def test_every_fault_is_described() -> None:
         assert all(parameter["sentence"].endswith(".") for parameter in told["parameters"])
 
 
-# -- the desk's end of the wire ---------------------------------------------------------------------------
-
-
 class Desk:
     """Answers every line with the same line; counts connections."""
 
