@@ -204,6 +204,7 @@ ACTION_TABLE: Mapping[ActionState, frozenset[ActionState]] = {
     ),
     ActionState.VERIFYING: frozenset(
         {
+            ActionState.VERIFYING,  # the order set that it began is known now
             ActionState.DONE,
             ActionState.READY,  # not seen by the deadline, safe to repeat
             ActionState.FAILED,

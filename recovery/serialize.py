@@ -1,31 +1,29 @@
-"""Frozen records <-> plain JSON: decisions and what went into them are stored, replay reads them back.
+"""Records as plain JSON and back, for stored decisions and replay. Exact: a round trip gives an equal value.
 
-``to_plain`` loses nothing that ``from_plain`` needs, given the type. Sets are sorted, so that equal values
-have equal text.
+Enums become their words, times ISO 8601 with their offset, tuples lists, frozensets sorted lists. Mappings of
+free content (``data``, ``verdict``) must hold JSON already.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import types
 import typing
 from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
 from datetime import datetime
 from enum import Enum
 from functools import cache
-from typing import Any
+from typing import Any, Union
 
-from recovery.decide import SubjectState
+from recovery.errors import BadInput
+from recovery.phases import JobState
+from recovery.records import Decision, Policy, SubjectState
 from recovery.signals import Signal
 
 
 def to_plain(value: Any) -> Any:
-    """A value of the core as JSON types: dict, list, str, int, float, bool, None.
-
-    Raises:
-        TypeError: The value holds something that no record of the core may hold.
-    """
-    if value is None or isinstance(value, (bool, int, float)):
+    """A record as dicts, lists, strings, numbers, booleans and None. Raises BadInput for anything else."""
+    if value is None or isinstance(value, bool | int | float):
         return value
     if isinstance(value, Enum):
         return value.value
@@ -33,91 +31,127 @@ def to_plain(value: Any) -> Any:
         return value
     if isinstance(value, datetime):
         return value.isoformat()
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: to_plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if is_dataclass(value) and not isinstance(value, type):
+        return {each.name: to_plain(getattr(value, each.name)) for each in fields(value)}
     if isinstance(value, Mapping):
-        return {str(key): to_plain(content) for key, content in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [to_plain(content) for content in value]
-    if isinstance(value, (set, frozenset)):
-        return sorted((to_plain(content) for content in value), key=repr)
-    raise TypeError(f"{type(value).__name__} cannot be stored: records of the core hold plain values only")
-
-
-def state_from_plain(plain: Mapping[str, Any]) -> SubjectState:
-    """The state that ``to_plain`` wrote. Fields that an older version did not write take their defaults."""
-    return from_plain(SubjectState, plain)
-
-
-def signal_from_plain(plain: Mapping[str, Any]) -> Signal:
-    """The signal that ``to_plain`` wrote."""
-    return from_plain(Signal, plain)
+        return {str(key): to_plain(each) for key, each in value.items()}
+    if isinstance(value, frozenset | set):
+        return sorted((to_plain(each) for each in value), key=repr)
+    if isinstance(value, list | tuple):
+        return [to_plain(each) for each in value]
+    raise BadInput(f"a {type(value).__name__} cannot be stored as JSON")
 
 
 def from_plain[T](kind: type[T], plain: Any) -> T:
-    """A value of ``kind`` from what ``to_plain`` wrote.
+    """The record of this type from ``to_plain``'s form.
 
-    Raises:
-        TypeError: ``plain`` does not fit ``kind``; the text says which field.
-        ValueError: A word is none of its enumeration.
+    Fields that are not known are left out and missing ones take their default, so that decisions stored by an
+    older version can be replayed. Raises BadInput when it cannot be one.
     """
-    result: T = _read(kind, plain)
+    result: T = _read(kind, plain, kind.__name__)
     return result
 
 
-def _read(kind: Any, plain: Any) -> Any:
-    origin = typing.get_origin(kind)
-    if kind is Any:
-        return plain
-    if origin in (typing.Union, types.UnionType):
-        return _read_union(typing.get_args(kind), plain)
-    if origin in (tuple, list, frozenset, set):
-        return _read_many(origin, typing.get_args(kind), plain)
-    if origin is not None and issubclass(origin, Mapping):
-        _, content = typing.get_args(kind)
-        return {key: _read(content, value) for key, value in _expect(Mapping, plain).items()}
-    if kind is datetime:
-        return datetime.fromisoformat(_expect(str, plain))
-    if isinstance(kind, type) and issubclass(kind, Enum):
-        return kind(plain)
-    if dataclasses.is_dataclass(kind):
-        return _read_record(kind, _expect(Mapping, plain))
-    if kind is float:
-        return float(_expect((int, float), plain))
-    return _expect(kind, plain)
+def state_from_plain(plain: Any) -> SubjectState:
+    """A stored state, for replay."""
+    return from_plain(SubjectState, plain)
 
 
-def _read_union(kinds: tuple[Any, ...], plain: Any) -> Any:
-    if plain is None and type(None) in kinds:
-        return None
-    present = [kind for kind in kinds if kind is not type(None)]
-    if len(present) != 1:
-        raise TypeError(f"{present} cannot be told apart in stored form")
-    return _read(present[0], plain)
+def signal_from_plain(plain: Any) -> Signal:
+    """A stored signal, for replay."""
+    return from_plain(Signal, plain)
 
 
-def _read_many(origin: Any, kinds: tuple[Any, ...], plain: Any) -> Any:
-    items = _expect(list, plain)
-    if origin is tuple and Ellipsis not in kinds:
-        return tuple(_read(kind, item) for kind, item in zip(kinds, items, strict=True))
-    return origin(_read(kinds[0], item) for item in items)
+def inbox_from_plain(plain: Any) -> tuple[Signal, ...]:
+    """A stored inbox, for replay."""
+    return tuple(signal_from_plain(each) for each in plain)
 
 
-def _read_record(kind: Any, plain: Mapping[str, Any]) -> Any:
-    hints = _hints(kind)
-    try:
-        return kind(**{name: _read(hints[name], value) for name, value in plain.items() if name in hints})
-    except (TypeError, ValueError) as error:
-        raise type(error)(f"{kind.__name__}: {error}") from error
+def job_from_plain(plain: Any) -> JobState:
+    """A stored phase state."""
+    return from_plain(JobState, plain)
+
+
+def policy_from_plain(plain: Any) -> Policy:
+    """A stored policy."""
+    return from_plain(Policy, plain)
+
+
+def decision_from_plain(plain: Any) -> Decision:
+    """A stored decision."""
+    return from_plain(Decision, plain)
 
 
 @cache
-def _hints(kind: Any) -> dict[str, Any]:
-    names = {field.name for field in dataclasses.fields(kind)}
-    return {name: hint for name, hint in typing.get_type_hints(kind).items() if name in names}
+def _hints(kind: type) -> dict[str, Any]:
+    return typing.get_type_hints(kind)
 
 
-def _expect(kind: Any, plain: Any) -> Any:
-    if not isinstance(plain, kind):
-        raise TypeError(f"{plain!r} is not {kind}")
+def _read(kind: Any, plain: Any, where: str) -> Any:
+    origin = typing.get_origin(kind)
+    if kind is Any:
+        return plain
+    if origin in (Union, types.UnionType):
+        return _read_union(typing.get_args(kind), plain, where)
+    if origin is tuple:
+        return _read_tuple(typing.get_args(kind), plain, where)
+    if origin is frozenset:
+        (of,) = typing.get_args(kind)
+        return frozenset(_read(of, each, where) for each in _list(plain, where))
+    if origin is not None and issubclass(origin, Mapping):
+        _, of = typing.get_args(kind)
+        if not isinstance(plain, dict):
+            raise BadInput(f"{where} is no object", field=where)
+        return {key: _read(of, each, f"{where}.{key}") for key, each in plain.items()}
+    return _read_plain(kind, plain, where)
+
+
+def _read_plain(kind: Any, plain: Any, where: str) -> Any:
+    try:
+        if is_dataclass(kind):
+            return _read_record(typing.cast("type", kind), plain, where)
+        if issubclass(kind, Enum):
+            return kind(plain)
+        if kind is datetime:
+            return datetime.fromisoformat(plain)
+        if kind is float and isinstance(plain, int) and not isinstance(plain, bool):
+            return float(plain)
+    except (TypeError, ValueError) as error:
+        raise BadInput(f"{where}: {plain!r} is no {kind.__name__}", field=where) from error
+    if not isinstance(plain, kind) or (kind is not bool and isinstance(plain, bool)):
+        raise BadInput(f"{where}: {plain!r} is no {kind.__name__}", field=where)
+    return plain
+
+
+def _read_record(kind: type, plain: Any, where: str) -> Any:
+    if not isinstance(plain, dict):
+        raise BadInput(f"{where} is no object", field=where)
+    hints = _hints(kind)
+    known = {
+        each.name: _read(hints[each.name], plain[each.name], f"{where}.{each.name}")
+        for each in fields(kind)
+        if each.name in plain
+    }
+    return kind(**known)
+
+
+def _read_union(kinds: tuple[Any, ...], plain: Any, where: str) -> Any:
+    if plain is None and types.NoneType in kinds:
+        return None
+    (kind,) = [each for each in kinds if each is not types.NoneType]
+    return _read(kind, plain, where)
+
+
+def _read_tuple(kinds: tuple[Any, ...], plain: Any, where: str) -> Any:
+    values = _list(plain, where)
+    if len(kinds) == 2 and kinds[1] is Ellipsis:
+        return tuple(_read(kinds[0], each, f"{where}[{n}]") for n, each in enumerate(values))
+    if len(kinds) != len(values):
+        raise BadInput(f"{where} has {len(values)} parts, not {len(kinds)}", field=where)
+    return tuple(_read(kind, each, where) for kind, each in zip(kinds, values, strict=True))
+
+
+def _list(plain: Any, where: str) -> list[Any]:
+    if not isinstance(plain, list):
+        raise BadInput(f"{where} is no list", field=where)
     return plain

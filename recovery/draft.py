@@ -1,0 +1,587 @@
+"""A decision in the making: what one pass has found and wants so far. Lives only inside ``decide``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from agent import wire
+from recovery import verdict as verdicts
+from recovery.errors import InvalidTransition
+from recovery.evidence import Fact, Role
+from recovery.ladder import Choice, jitter_seed
+from recovery.lifecycle import (
+    ENDED_ACTION_STATES,
+    OPEN_ACTION_STATES,
+    OPEN_INCIDENT_STATES,
+    ActionKind,
+    ActionState,
+    IncidentState,
+    Resolution,
+    Severity,
+    WaitingFor,
+    advance_action,
+    incident_path,
+)
+from recovery.phase_events import Event
+from recovery.phases import JobState, Order, OrderKind, Phase, Step, step
+from recovery.placement import Lives
+from recovery.records import (
+    ActionChange,
+    ActionView,
+    ActionWanted,
+    AttemptChange,
+    AttemptView,
+    CheckpointView,
+    Considered,
+    CountWanted,
+    Decision,
+    IncidentChange,
+    Mode,
+    OrderWanted,
+    Policy,
+    SignalUse,
+    SubjectState,
+    TimelineEntry,
+)
+from recovery.signals import EndCause, Signal, Source, Use, WorkerKey
+
+_ACTORS = {
+    Source.AGENT: "agent",
+    Source.WATCH: "watch",
+    Source.PERSON: "person",
+    Source.DESK: "desk",
+}
+_SEVERITIES = list(Severity)  # highest first
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A failure that this inbox brought. ``left_run``: it ended the attempt."""
+
+    signal: Signal
+    fact: Fact
+    worker: WorkerKey
+    counted: bool
+    left_run: bool
+    row: str
+
+
+class IncidentDraft:
+    """The subject's incident as the decision goes on; ``change`` gives what became of it, None = nothing."""
+
+    def __init__(self, state: SubjectState) -> None:
+        view = state.incident
+        self.state: IncidentState | None = view.state if view else None
+        self.severity: Severity | None = view.severity if view else None
+        self.rung = view.rung if view else ""
+        self.waiting_for = view.waiting_for if view else None
+        self.state_since = view.state_since if view else None
+        self.resolved_at = view.resolved_at if view else None
+        self.causes: tuple[str, ...] = view.causes if view else ()
+        self.watching_from_step = view.watching_from_step if view else None
+        self.seen_failed_at = view.seen_failed_at if view else None
+        self._fields: dict[str, Any] = {}
+        self._path: list[IncidentState] = []
+        self._causes: list[tuple[str, str]] = []
+
+    @property
+    def is_open(self) -> bool:
+        """Whether people follow it now."""
+        return self.state in OPEN_INCIDENT_STATES
+
+    def set(self, **fields: Any) -> None:
+        """Change columns; only those of IncidentChange."""
+        for name, value in fields.items():
+            if name in {"severity", "rung", "watching_from_step", "seen_failed_at"}:
+                setattr(self, name, value)
+            self._fields[name] = value
+
+    def passed(self, state: IncidentState, now: datetime) -> None:
+        """It came into a state."""
+        self.state, self.state_since, self.waiting_for = state, now, None
+        self._path.append(state)
+
+    def begin(self, now: datetime, *, closes_resolved: bool) -> None:
+        """A new one opens; a resolved one can only close."""
+        self.causes, self.rung, self.severity, self.watching_from_step = (), "", None, None
+        self.state, self.state_since = None, now
+        self._path, self._causes = [], []
+        self._fields = {"opens": True, "closes_resolved": closes_resolved}
+
+    def join(self, category: str, text: str) -> None:
+        """A cause joins."""
+        if category not in self.causes:
+            self.causes = (*self.causes, category)
+        self._causes.append((category, text))
+
+    @property
+    def change(self) -> IncidentChange | None:
+        """What became of it."""
+        if not (self._fields or self._path or self._causes):
+            return None
+        return IncidentChange(
+            state=self._path[-1] if self._path else None,
+            path=tuple(self._path),
+            causes=tuple(self._causes),
+            **self._fields,
+        )
+
+
+class Draft:
+    """State so far, and everything wanted so far."""
+
+    def __init__(
+        self, state: SubjectState, job: JobState, inbox: tuple[Signal, ...], now: datetime, policy: Policy
+    ) -> None:
+        self.before = state
+        self.job = job
+        self.now = now
+        self.policy = policy
+        self.lives = Lives.before(state, inbox)
+        self.seed = jitter_seed(f"{state.subject.kind}/{state.subject.key}", state.decision_n)
+        self.incident = IncidentDraft(state)
+        self.actions: dict[str, ActionView] = {action.uid: action for action in state.actions}
+        self.attempt: AttemptView | None = state.attempt
+        self.began_attempt = False
+        self.entered_troubleshooting = False
+        self.rows: list[str] = []
+        self.failures: list[Failure] = []
+        self.suspicions: list[Fact] = []  # hangs that were suspected
+        self.choices: list[Choice] = []  # remedies that the fold itself has chosen
+        self.is_mode_observe = state.subject.mode is Mode.OBSERVE
+        self.wish_for_protection: bool | None = None  # told while the cluster is in observe
+        self.asked_to_stop: str = ""  # why, when somebody asked for Stopped
+        self.restart_failed = ""  # why the restart in place did not work
+        stored = state.incident.verdict if state.incident else {}
+        self.facts: list[Fact] = list(verdicts.facts_from_stored(stored))
+        checked = stored.get("checked")
+        self.checked: dict[str, bool] = (
+            {str(key): bool(value) for key, value in checked.items()} if isinstance(checked, Mapping) else {}
+        )
+        failed = stored.get("attempt")
+        self.failed_attempt = failed if isinstance(failed, int) else None
+        self.is_evidence_new = False
+        self.first_step_at: datetime | None = None  # all workers' first step, if it came in this inbox
+        self.first_steps: dict[WorkerKey, tuple[datetime, int | None]] = {}
+        self.rule, self.reason = "none", "nothing changed"
+        self.verdict: Mapping[str, Any] = {}
+        self.next_looks: list[datetime] = []
+        self.uses: list[SignalUse] = []
+        self.orders: list[OrderWanted] = []
+        self.counts: list[CountWanted] = []
+        self.attempts: list[AttemptChange] = []
+        self.wanted: list[ActionWanted] = []
+        self.action_changes: list[ActionChange] = []
+        self.timeline: list[TimelineEntry] = []
+        self.considered: list[Considered] = []
+        self.ended: list[tuple[int, EndCause]] = []
+        self.directive = ""
+
+    # What is so.
+
+    @property
+    def is_observing(self) -> bool:
+        """Whether nobody obeys here."""
+        return not self.job.protected
+
+    @property
+    def observing_because(self) -> str:
+        """Why nobody obeys."""
+        if self.is_mode_observe:
+            return "cluster is in observe"
+        if self.job.protection_due:
+            return "the job runs unprotected until its next start"
+        return "the job is unprotected"
+
+    @property
+    def job_name(self) -> str:
+        """The job for people, and the target of actions about it."""
+        return self.before.subject.name or self.before.subject.key
+
+    def open_actions(self, *kinds: ActionKind) -> list[ActionView]:
+        """Open actions of these kinds, in order of their rows."""
+        return [
+            action
+            for action in self.actions.values()
+            if action.state in OPEN_ACTION_STATES and (not kinds or action.kind in kinds)
+        ]
+
+    def is_wanted(self, *kinds: ActionKind) -> bool:
+        """Whether such an action is open or wanted by this decision."""
+        return bool(self.open_actions(*kinds)) or any(
+            action.kind in kinds and action.state in OPEN_ACTION_STATES for action in self.wanted
+        )
+
+    def newest_committed(self) -> CheckpointView | None:
+        """The checkpoint that a start resumes from; an uncommitted one is ignored."""
+        usable = [point for point in self.before.checkpoints if point.state in {"committed", "verified"}]
+        return max(usable, key=lambda point: (point.step, point.at), default=None)
+
+    def last_step(self) -> int | None:
+        """The highest step of the present attempt: a synchronous step is done on all ranks or on none."""
+        attempt = self.attempt
+        if attempt is None:
+            return None
+        steps = [
+            view.step
+            for view in self.before.incarnations
+            if view.step is not None and view.step_at is not None and view.step_at >= attempt.started_at
+        ]
+        return max(steps, default=attempt.step)
+
+    # What is said.
+
+    def settle(self, rule: str, reason: str) -> None:
+        """The rule that fired last, and why."""
+        self.rule, self.reason = rule, reason
+
+    def use(self, signal: Signal, use: Use, reason: str) -> None:
+        """What became of a signal."""
+        self.uses.append(SignalUse(signal.id, use, reason))
+
+    def note(
+        self,
+        kind: str,
+        text: str,
+        *,
+        signal: Signal | None = None,
+        at: datetime | None = None,
+        worker: WorkerKey | None = None,
+        actor_kind: str = "",
+        actor: str = "",
+        attempt: int | None = None,
+        **data: Any,
+    ) -> None:
+        """A line for the timeline; it is dropped when there is no incident to put it in."""
+        if signal is not None:
+            actor_kind = actor_kind or _ACTORS.get(signal.source, "hook")
+            actor = actor or str(signal.data.get("by") or "")
+            worker = worker or signal.worker
+        self.timeline.append(
+            TimelineEntry(
+                kind=kind,
+                at=at or (signal.seen_at if signal else self.now),
+                text=text,
+                actor_kind=actor_kind or "policy",
+                actor=actor,
+                signal=signal.id if signal else None,
+                worker=worker,
+                attempt=self.job.attempt if attempt is None else attempt,
+                data=data,
+            )
+        )
+
+    def look_at(self, when: datetime) -> None:
+        """Look again then, at the latest."""
+        self.next_looks.append(max(when, self.now + timedelta(milliseconds=50)))
+
+    def add_fact(self, fact: Fact) -> None:
+        """Evidence joins; the verdict is judged anew."""
+        self.facts.append(fact)
+        self.is_evidence_new = True
+
+    # What moves.
+
+    def move(self, event: Event, signal: Signal | None = None, *, end_cause: str = "") -> Step:
+        """Let the phase machine take an event, and write down what follows."""
+        before = self.job
+        result = step(before, event)
+        self.job = after = result.state
+        self.rows += [result.row, *(move.row for move in result.moves)]
+        for move in result.moves:
+            self.settle(move.row, move.reason)
+            self.note(
+                "phase_changed",
+                f"{move.before} to {move.after}: {move.reason}",
+                before=str(move.before),
+                after=str(move.after),
+                row=move.row,
+            )
+            if move.after is Phase.TROUBLESHOOTING:
+                self.entered_troubleshooting = True
+        if result.count is not None and signal is not None:
+            count = result.count
+            self.counts.append(
+                CountWanted(count.attempt, count.worker, count.cause, signal.id, would=count.would)
+            )
+            used = after.worker(count.worker)
+            says = (
+                "would count"
+                if count.would
+                else f"counted, {used.retries if used else 0} of {after.max_retry}"
+            )
+            self.note(
+                "failure_counted",
+                f"Failure of {count.worker} {says}",
+                signal=signal,
+                at=self.now,
+                actor_kind="policy",
+                cause=count.cause,
+                would=count.would,
+                retries=[worker.retries for worker in after.active],
+            )
+        if before.phase is Phase.RUN_COMMAND and after.phase is not Phase.RUN_COMMAND:
+            self.attempts.append(
+                AttemptChange(
+                    ends=before.attempt,
+                    end_cause=end_cause or str(after.phase).lower(),
+                    counted=result.count is not None and not result.count.would,
+                )
+            )
+        if after.attempt > before.attempt:
+            self._begin_attempt(after)
+        for order in result.orders:
+            self._write(order)
+        return result
+
+    def _begin_attempt(self, job: JobState) -> None:
+        resume = self.newest_committed() if job.protected else None
+        self.began_attempt = True
+        self.first_steps = {}
+        self.attempt = AttemptView(
+            n=job.attempt,
+            sequence=job.attempt_sequence,
+            started_at=self.now,
+            end_step=self.attempt.step if self.attempt else None,
+        )
+        self.attempts.append(
+            AttemptChange(
+                begins=job.attempt,
+                sequence=job.attempt_sequence,
+                resumed_from_step=resume.step if resume else None,
+            )
+        )
+
+    def resumed_from(self, step: int) -> None:
+        """The step from which the present attempt went on."""
+        if self.attempt is not None and self.attempt.resumed_from_step != step:
+            self.attempt = replace(self.attempt, resumed_from_step=step)
+            self.attempts.append(AttemptChange(n=self.job.attempt, resumed_from_step=step))
+
+    def _write(self, order: Order) -> None:
+        self.orders.append(
+            OrderWanted(order.sequence, order.kind.phase, order.targets, self._order_data(order))
+        )
+        whom = "all workers" if order.targets is None else ", ".join(str(key) for key in order.targets)
+        self.note(
+            "order_written",
+            f"Order {order.sequence} to {whom}: {_ORDER_WORDS[order.kind]}",
+            order=str(order.kind),
+            sequence=order.sequence,
+        )
+
+    def _order_data(self, order: Order) -> Mapping[str, Any]:
+        match order.kind:
+            case OrderKind.CHECK:
+                return {"environment": True, "checks": ["quick"]}
+            case OrderKind.RUN:
+                resume = self.newest_committed()
+                return {
+                    "attempt": self.job.attempt,
+                    "resume": {"step": resume.step, "path": resume.path} if resume else None,
+                }
+            case OrderKind.STOP:
+                return {"stop": True, "checks": ["quick"], "grace_seconds": self.before.stop_grace_seconds}
+            case OrderKind.EXIT:
+                return {"exit": True, "code": wire.EXIT_CHECK_FAILED, "reason": order.reason}
+            case OrderKind.FINISH:
+                return {"finish": True}
+
+    # What becomes of the incident.
+
+    def bring_incident(
+        self,
+        to: IncidentState,
+        why: str,
+        *,
+        waiting_for: WaitingFor | None = None,
+        waiting_until: datetime | None = None,
+        resolution: Resolution | None = None,
+        signal: Signal | None = None,
+    ) -> None:
+        """Bring the open incident into a state, through its table; each state on the way is said."""
+        incident = self.incident
+        if incident.state is None:
+            return
+        if incident.state is to:
+            if to is IncidentState.WAITING and incident.waiting_for is not waiting_for:
+                incident.set(waiting_for=waiting_for, waiting_until=waiting_until)
+                incident.waiting_for = waiting_for
+            return
+        for state in incident_path(incident.state, to):
+            if state is IncidentState.RESOLVED:
+                incident.set(resolution=resolution or Resolution.RECOVERED)
+                incident.resolved_at = self.now
+            incident.passed(state, self.now)
+            data: dict[str, Any] = {"state": str(state)}
+            if state is IncidentState.WAITING:
+                incident.set(waiting_for=waiting_for, waiting_until=waiting_until)
+                incident.waiting_for = waiting_for
+                data |= {"waiting_for": str(waiting_for or "")}
+            if state is IncidentState.RESOLVED:
+                data |= {"resolution": str(resolution or "")}
+            self.note(
+                "incident_resolved" if state is IncidentState.RESOLVED else "state_changed",
+                f"Incident {str(state).replace('_', ' ')}: {why}",
+                signal=signal,
+                at=self.now,
+                **data,
+            )
+
+    def raise_severity(self, severity: Severity) -> None:
+        """At least this severe; never less than it was."""
+        present = self.incident.severity
+        if present is None or _SEVERITIES.index(severity) < _SEVERITIES.index(present):
+            self.incident.set(severity=severity)
+
+    # What becomes of actions.
+
+    def want(
+        self,
+        kind: ActionKind,
+        why: str,
+        *,
+        target: str = "",
+        wait_seconds: float = 0.0,
+        deadline_seconds: float = 0.0,
+        refused_because: str = "",
+        needs_yes: bool = False,
+    ) -> None:
+        """Want an action: ready at ``now + wait_seconds``, planned where a person must say so, or refused."""
+        state = ActionState.READY
+        if refused_because:
+            state = ActionState.REFUSED
+        elif needs_yes:
+            state = ActionState.PLANNED
+        target = target or self.job_name
+        self.wanted.append(
+            ActionWanted(
+                kind=kind,
+                target=target,
+                generation=self.before.decision_n,
+                state=state,
+                not_before=None if refused_because else self.now + timedelta(seconds=wait_seconds),
+                deadline_seconds=deadline_seconds,
+                why=why,
+                data={"jitter_seed": self.seed} if wait_seconds else {},
+                refused_because=refused_because,
+            )
+        )
+        words = str(kind).replace("_", " ")
+        if refused_because:
+            self.note(
+                "action_refused",
+                f"Refused: {words}, {refused_because}. {why}",
+                action=str(kind),
+                target=target,
+            )
+        else:
+            self.note(
+                "decided",
+                f"Decided: {words}. {why}",
+                action=str(kind),
+                target=target,
+                wait_seconds=wait_seconds,
+            )
+
+    def change_action(
+        self,
+        action: ActionView,
+        state: ActionState,
+        reason: str,
+        *,
+        not_before: datetime | None = None,
+        sequence: int | None = None,
+        signal: Signal | None = None,
+    ) -> bool:
+        """Bring an open action into a state. False when its table has no such way: it is outranked."""
+        present = self.actions[action.uid]
+        try:
+            advance_action(present.state, state)
+        except InvalidTransition:
+            return False
+        self.actions[action.uid] = replace(
+            present,
+            state=state,
+            not_before=not_before if not_before is not None else present.not_before,
+            sequence=sequence if sequence is not None else present.sequence,
+        )
+        self.action_changes.append(ActionChange(action.uid, state, reason, not_before, sequence))
+        words = str(action.kind).replace("_", " ")
+        kind = "action_sent" if state is ActionState.VERIFYING else f"action_{state}"
+        self.note(kind, f"{words.capitalize()} {_state_words(state)}: {reason}", signal=signal, at=self.now,
+                  action=str(action.kind), action_uid=action.uid)  # fmt: skip
+        return True
+
+    # The end.
+
+    def judged_facts(self) -> list[Fact]:
+        """The facts of the attempt that failed."""
+        return [fact for fact in self.facts if fact.attempt == self.failed_attempt]
+
+    def judge(self) -> verdicts.Verdict:
+        """What the evidence says by now."""
+        return verdicts.judge(self.judged_facts(), uncertainty_seconds=self.policy.late_uncertainty_seconds)
+
+    def store_verdict(self) -> verdicts.Verdict:
+        """Judge, and keep it with its facts in the incident."""
+        verdict = self.judge()
+        facts = self.judged_facts()
+        causes = [fact for fact in facts if fact.role is not Role.CONTEXT]
+        context = [fact for fact in facts if fact.role is Role.CONTEXT]
+        stored = verdicts.to_stored(verdict, [*context[-10:], *causes[-40:]], self.checked)
+        self.verdict = stored | {"attempt": self.failed_attempt, "checked": dict(self.checked)}
+        self.incident.set(verdict=self.verdict)
+        return verdict
+
+    def decision(self, job: JobState | None) -> Decision:
+        """Everything, as one record."""
+        was_open = self.before.incident is not None and self.before.incident.state in OPEN_INCIDENT_STATES
+        timeline = self.timeline
+        if not was_open and not self.incident.is_open and self.incident.change is None:
+            # Nobody follows an ordinary life; what comes late joins the incident that it belongs to.
+            known = self.before.incident is not None
+            timeline = [entry for entry in timeline if known and entry.kind == "evidence"]
+        return Decision(
+            subject=self.before.subject,
+            n=self.before.decision_n,
+            policy_version=self.policy.version,
+            rule=self.rule,
+            reason=self.reason,
+            job=job,
+            uses=tuple(self.uses),
+            orders=tuple(self.orders),
+            counts=tuple(self.counts),
+            attempts=tuple(self.attempts),
+            incident=self.incident.change,
+            actions=tuple(self.wanted),
+            action_changes=tuple(self.action_changes),
+            timeline=tuple(timeline),
+            considered=tuple(self.considered),
+            verdict=self.verdict,
+            next_look_at=min(self.next_looks, default=None),
+            jitter_seed=self.seed,
+            run_begins=job is not None and self.before.job is not None and job.run > self.before.job.run,
+            directive=self.directive,
+            ended_incarnations=tuple(self.ended),
+        )
+
+
+_ORDER_WORDS = {
+    OrderKind.CHECK: "check the machine",
+    OrderKind.RUN: "start training",
+    OrderKind.STOP: "stop training, run quick checks",
+    OrderKind.EXIT: "leave the container",
+    OrderKind.FINISH: "all finished, leave",
+}
+
+
+def _state_words(state: ActionState) -> str:
+    if state is ActionState.VERIFYING:
+        return "sent"
+    if state in ENDED_ACTION_STATES or state is ActionState.RUNNING:
+        return str(state)
+    return f"is {str(state).replace('_', ' ')}"

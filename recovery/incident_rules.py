@@ -1,0 +1,700 @@
+"""After the inbox is read: what becomes of incident and actions, by what is so now. Source: DOMAIN sections 5, 7.
+
+Level, not edge: each rule looks at the job's phase, the open actions and the time, and may run again.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from recovery import phase_events as ev
+from recovery import wording
+from recovery.draft import Draft
+from recovery.ladder import Choice, Situation, choose, failures_in_window, stuck
+from recovery.lifecycle import (
+    ActionKind,
+    ActionState,
+    IncidentState,
+    Resolution,
+    Severity,
+    WaitingFor,
+)
+from recovery.phases import (
+    WAITING_FOR_CAPACITY,
+    MessagePhase,
+    MessageType,
+    Phase,
+    WorkerState,
+)
+from recovery.records import ActionView, AttemptChange, Mode, PastAttempt
+
+#: Look again after this, in seconds, where steps are waited for whose pace is not known.
+LOOK_SECONDS = 2.0
+
+_BARRED = frozenset({Phase.PENDING, Phase.BOOT_CHECKING, Phase.RESTARTING})
+_NOT_BEGUN = frozenset({ActionState.PLANNED, ActionState.AWAITING_APPROVAL, ActionState.READY})
+_REMEDIES = (ActionKind.RESTART_PROCESS, ActionKind.STOP_JOB)
+
+
+def conclude(draft: Draft) -> None:
+    """Bring incident and actions to where the job is."""
+    _look_at_barrier(draft)
+    _open_for_failures(draft)
+    _open_for_suspicion(draft)
+    _open_for_stop(draft)
+    _note_first_steps(draft)
+    _settle_restart(draft)
+    _settle_deadlines(draft)
+    for choice in draft.choices:
+        _carry_out(draft, choice)
+    if draft.incident.is_open:
+        match draft.job.phase:
+            case Phase.TROUBLESHOOTING:
+                _troubleshooting(draft)
+            case Phase.RESTARTING:
+                _restarting(draft)
+            case Phase.RUN_COMMAND:
+                _training(draft)
+            case Phase.FAILED | Phase.SUCCEEDED | Phase.STOPPED:
+                _over(draft)
+            case Phase.PENDING | Phase.BOOT_CHECKING:
+                pass
+    if draft.is_observing:
+        _refuse_while_observing(draft)
+    if draft.incident.is_open and draft.is_evidence_new:
+        draft.store_verdict()
+    _close_resolved(draft)
+    _direct(draft)
+    for action in draft.open_actions():
+        if action.state is ActionState.VERIFYING and action.deadline is not None:
+            draft.look_at(action.deadline)
+
+
+# The barrier.
+
+
+def _look_at_barrier(draft: Draft) -> None:
+    """Agents wait for each other only so long, once every pod runs: training must not wait for us."""
+    job = draft.job
+    since = draft.before.world_running_at
+    if not job.protected or job.phase not in _BARRED or since is None or not job.present:
+        return
+    order = draft.before.order
+    if job.phase is not Phase.PENDING and order is not None:
+        since = max(since, order.written_at)
+    if draft.orders:
+        since = max(since, draft.now)
+    if draft.attempt is not None and draft.attempt.ended_at is not None and since <= draft.attempt.ended_at:
+        return  # the world has not been whole again since the attempt ended
+    due = since + timedelta(seconds=draft.policy.enrol_barrier_seconds)
+    if draft.now < due:
+        draft.look_at(due)
+        return
+    missing = [w.key for w in job.present if not w.enrolled] or [
+        w.key for w in job.present if not w.has_answered(MessageType.ACK, MessagePhase.BOOTCHECK)
+    ]
+    result = draft.move(ev.BarrierExpired())
+    draft.note(
+        "barrier_expired",
+        f"{wording.workers(missing)} not heard of in {draft.policy.enrol_barrier_seconds:.0f} s: "
+        f"{result.reason}",
+        actor_kind="desk",
+    )
+
+
+# Opening.
+
+
+def _open_for_failures(draft: Draft) -> None:
+    """Every failure opens an incident, reopens the resolved one of the same cause, or joins the open one."""
+    if not draft.failures:
+        return
+    verdict = draft.judge()
+    first = draft.failures[0]
+    title = verdict.reason if verdict.support else first.fact.text
+    incident = draft.incident
+    if incident.state in {IncidentState.WATCHING, IncidentState.WAITING, IncidentState.RECOVERING,
+                          IncidentState.NEEDS_PERSON}:  # fmt: skip
+        again = "relapse" if incident.state is IncidentState.WATCHING else "another failure"
+        if incident.state is IncidentState.NEEDS_PERSON:
+            incident.set(rung="")  # what ended is started anew, so the lowest rung may be tried again
+        draft.bring_incident(IncidentState.OPEN, f"{again}: {first.fact.text}", signal=first.signal)
+    elif not incident.is_open:
+        _open(draft, verdict.category, title, first.fact.at)
+    elif incident.state is IncidentState.SUSPECTED:
+        draft.bring_incident(IncidentState.OPEN, first.fact.text, signal=first.signal)
+    for failure in draft.failures:
+        incident.join(failure.fact.category, failure.fact.text)
+    seen = min(failure.fact.at for failure in draft.failures)
+    incident.set(title=title, attempt=draft.failed_attempt or 0)
+    if any(failure.left_run for failure in draft.failures) or incident.seen_failed_at is None:
+        incident.set(seen_failed_at=seen)
+    counted = any(failure.counted for failure in draft.failures)
+    draft.raise_severity(Severity.MEDIUM if counted else Severity.LOW)
+    if counted and draft.job.recover_count >= draft.job.max_retry and draft.job.protected:
+        draft.raise_severity(Severity.HIGH)
+
+
+def _open(draft: Draft, category: str, title: str, failed_at: datetime) -> None:
+    incident = draft.incident
+    is_resolved = incident.state is IncidentState.RESOLVED
+    since = incident.resolved_at
+    bound = timedelta(seconds=draft.policy.reopen_seconds)
+    if is_resolved and since is not None and draft.now - since <= bound and category in incident.causes:
+        incident.set(reopens=True, rung="")
+        draft.bring_incident(IncidentState.OPEN, f"the same cause again: {title}")
+        return
+    incident.begin(draft.now, closes_resolved=is_resolved)
+    incident.passed(IncidentState.OPEN, draft.now)
+    incident.set(title=title, seen_failed_at=failed_at)
+    draft.note("incident_opened", f"Incident opened: {title}", at=draft.now)
+
+
+def _open_for_suspicion(draft: Draft) -> None:
+    """A suspected hang flags the job; nothing is killed and nothing is counted."""
+    if not draft.suspicions or draft.job.phase is not Phase.RUN_COMMAND:
+        return
+    fact = draft.suspicions[0]
+    if draft.incident.is_open:
+        draft.note("evidence", fact.text, attempt=fact.attempt)
+        return
+    draft.incident.begin(draft.now, closes_resolved=draft.incident.state is IncidentState.RESOLVED)
+    draft.incident.passed(IncidentState.SUSPECTED, draft.now)
+    draft.incident.join(fact.category, fact.text)
+    draft.incident.set(
+        title=f"Suspected: {fact.text[:1].lower()}{fact.text[1:]}",
+        severity=Severity.LOW,
+        attempt=fact.attempt,
+        seen_failed_at=fact.at,
+    )
+    draft.failed_attempt = fact.attempt
+    draft.checked = {}
+    draft.add_fact(fact)
+    draft.note("incident_opened", f"Incident suspected: {fact.text}", at=draft.now)
+    draft.settle("hang_suspected.flagged", fact.text)
+
+
+def _open_for_stop(draft: Draft) -> None:
+    """A stop on request is carried out like any action: seen, and told."""
+    if draft.job.phase is not Phase.STOPPED or draft.is_wanted(ActionKind.STOP_JOB):
+        return
+    stops = {"quit", "safe_point.stop", "auto.quit"}
+    if not stops & set(draft.rows):
+        return
+    why = draft.asked_to_stop or "Stop asked for before; training has ended"
+    if not draft.incident.is_open:
+        if draft.incident.state is IncidentState.RESOLVED:
+            draft.incident.begin(draft.now, closes_resolved=True)
+        else:
+            draft.incident.begin(draft.now, closes_resolved=False)
+        draft.incident.passed(IncidentState.OPEN, draft.now)
+        draft.incident.join("stop_asked", why)
+        draft.incident.set(title=why, severity=Severity.LOW, attempt=draft.job.attempt)
+        draft.failed_attempt = draft.job.attempt
+        draft.note("incident_opened", f"Incident opened: {why}", at=draft.now)
+    draft.want(
+        ActionKind.STOP_JOB, f"{why}. The job is suspended, not deleted.",
+        deadline_seconds=draft.policy.stop_job_deadline_seconds,
+    )  # fmt: skip
+
+
+# Actions.
+
+
+def _settle_restart(draft: Draft) -> None:
+    """A restart in place is done when every agent told of its new process in that sequence."""
+    job = draft.job
+    for action in draft.open_actions(ActionKind.RESTART_PROCESS):
+        if action.state in _NOT_BEGUN:
+            if draft.is_observing:
+                draft.change_action(action, ActionState.REFUSED, draft.observing_because)
+            elif job.is_terminal:
+                draft.change_action(action, ActionState.CANCELLED, f"the job is {job.phase}")
+            elif job.phase is not Phase.TROUBLESHOOTING:
+                draft.change_action(action, ActionState.SUPERSEDED, f"the job is in {job.phase} by now")
+            elif any(failure.row != "end.known" for failure in draft.failures):
+                draft.change_action(action, ActionState.SUPERSEDED, "another failure came meanwhile")
+        elif action.state is ActionState.VERIFYING and action.sequence is not None:
+            _settle_sent_restart(draft, action)
+
+
+def _settle_sent_restart(draft: Draft, action: ActionView) -> None:
+    job = draft.job
+    missing = [worker.key for worker in job.present if not _has_started(worker)]
+    if job.phase is Phase.SUCCEEDED:
+        draft.change_action(action, ActionState.DONE, "the job has finished since")
+    elif job.phase is not Phase.RUN_COMMAND or action.sequence != job.attempt_sequence:
+        draft.change_action(
+            action, ActionState.FAILED, "the attempt ended before every agent had told of its process"
+        )
+    elif not missing:
+        draft.change_action(
+            action, ActionState.DONE, f"every agent told of its new process, order {action.sequence}"
+        )
+        draft.settle("restart_process.done", "every agent told of its new process")
+    elif action.deadline is not None and draft.now >= action.deadline:
+        draft.restart_failed = f"{wording.workers(missing)} did not tell of a new process in time"
+        draft.change_action(action, ActionState.FAILED, draft.restart_failed)
+
+
+def _has_started(worker: WorkerState) -> bool:
+    return worker.finished or any(
+        worker.has_answered(type_, MessagePhase.COMMAND) for type_ in (MessageType.ACK, MessageType.MARK)
+    )
+
+
+def _settle_deadlines(draft: Draft) -> None:
+    """What was sent and not seen by its deadline has failed, and is said so."""
+    for action in draft.open_actions():
+        is_late = action.deadline is not None and draft.now >= action.deadline
+        if not is_late or action.state is not ActionState.VERIFYING:
+            continue
+        draft.change_action(action, ActionState.FAILED, "its effect was not seen by the deadline")
+    failed = [
+        draft.actions[change.uid]
+        for change in draft.action_changes
+        if change.state in {ActionState.FAILED, ActionState.UNKNOWN}
+    ]
+    for action in failed:
+        if action.kind is ActionKind.STOP_JOB and draft.incident.is_open:
+            why = "The job could not be suspended: suspend it by hand"
+            _ask(draft, why)
+        elif action.kind is ActionKind.RESTART_PROCESS and action.sequence is None:
+            draft.restart_failed = draft.restart_failed or "it could not be sent"
+
+
+def _ask(draft: Draft, why: str, *, rung: str | None = None) -> None:
+    """Ask a person, once: an open question is not asked again."""
+    if rung is not None:
+        draft.incident.set(rung=rung)
+    if not draft.is_wanted(ActionKind.ASK_PERSON):
+        draft.want(ActionKind.ASK_PERSON, why, deadline_seconds=draft.policy.ask_person_deadline_seconds)
+    draft.raise_severity(Severity.HIGH)
+    draft.bring_incident(IncidentState.NEEDS_PERSON, why)
+    draft.settle("ask_person", why)
+
+
+def _carry_out(draft: Draft, choice: Choice) -> None:
+    """Want what the ladder chose. Kinds that this version has not end refused, and are shown."""
+    draft.considered += choice.considered
+    if choice.rung:
+        draft.incident.set(rung=choice.rung)
+    draft.settle(choice.rule, choice.why)
+    deadlines = {
+        ActionKind.RESTART_PROCESS: draft.policy.restart_process_deadline_seconds,
+        ActionKind.STOP_JOB: draft.policy.stop_job_deadline_seconds,
+        ActionKind.ASK_PERSON: draft.policy.ask_person_deadline_seconds,
+    }
+    needs_yes = draft.before.subject.mode is Mode.APPROVE
+    for remedy in choice.remedies:
+        is_open = draft.is_wanted(remedy.kind)
+        if is_open and not remedy.refused_because:
+            continue
+        draft.want(
+            remedy.kind,
+            remedy.why,
+            target=_target(draft, remedy.kind),
+            wait_seconds=choice.wait_seconds if remedy.kind is ActionKind.RESTART_PROCESS else 0.0,
+            deadline_seconds=deadlines.get(remedy.kind, 0.0),
+            refused_because=remedy.refused_because,
+            needs_yes=needs_yes and remedy.kind in _REMEDIES,
+        )
+
+
+def _target(draft: Draft, kind: ActionKind) -> str:
+    if kind is ActionKind.HOLD_NODE:
+        sent_away = [failure for failure in draft.failures if failure.fact.node]
+        return sent_away[0].fact.node if sent_away else draft.job_name
+    if kind is ActionKind.RESTART_CONTAINER:
+        missing = [worker.key for worker in draft.job.present if not _has_started(worker)]
+        return wording.workers(missing) if missing else draft.job_name
+    return draft.job_name
+
+
+# By phase.
+
+
+def _troubleshooting(draft: Draft) -> None:
+    """All stand still: once every stop is confirmed, or the bound has passed, the ladder chooses."""
+    incident = draft.incident
+    if draft.is_observing or draft.is_wanted(*_REMEDIES):
+        return
+    if incident.state is IncidentState.NEEDS_PERSON:
+        if not draft.entered_troubleshooting:
+            return
+        draft.bring_incident(IncidentState.OPEN, "all workers are back")
+    job = draft.job
+    due = _stop_due(draft)
+    leaving = [worker.key for worker in job.present if worker.must_exit]
+    silent = [
+        worker.key
+        for worker in job.present
+        if not worker.must_exit and not worker.has_answered(MessageType.ACK, MessagePhase.TROUBLESHOOT)
+    ]
+    if (leaving or silent) and draft.now < due:
+        draft.look_at(due)
+        return
+    if leaving:
+        _ask(draft, f"{wording.workers(leaving)} was told to leave its container and is still there")
+        return
+    if draft.is_evidence_new or silent:
+        draft.store_verdict()
+    verdict = draft.judge()
+    attempts = _ended_attempts(draft)
+    stuck_restarts, stuck_step = stuck(attempts, draft.policy)
+    choice = choose(
+        Situation(
+            category=verdict.category,
+            reason=verdict.reason,
+            workers=len(job.present),
+            checks_clean=sum(draft.checked.values()),
+            checks_failed=tuple(fact.text for fact in verdict.failed_checks),
+            silent=tuple(str(key) for key in silent),
+            departed=tuple(str(worker.key) for worker in job.active if worker.departed),
+            restart_failed=draft.restart_failed,
+            failures_in_window=failures_in_window(attempts, draft.now, draft.policy),
+            stuck_restarts=stuck_restarts,
+            stuck_step=stuck_step,
+        ),
+        draft.policy,
+        draft.seed,
+    )
+    _carry_out(draft, choice)
+    kinds = {remedy.kind for remedy in choice.remedies}
+    if ActionKind.RESTART_PROCESS in kinds:
+        _wait_or_recover(draft, choice)
+    elif ActionKind.STOP_JOB in kinds:
+        incident.set(title=choice.why)
+        draft.raise_severity(Severity.CRITICAL)
+    else:
+        draft.raise_severity(Severity.HIGH)
+        draft.bring_incident(IncidentState.NEEDS_PERSON, choice.why)
+
+
+def _wait_or_recover(draft: Draft, choice: Choice) -> None:
+    if draft.before.subject.mode is Mode.APPROVE:
+        draft.bring_incident(IncidentState.WAITING, "a person must say so", waiting_for=WaitingFor.APPROVAL)
+    elif choice.wait_seconds:
+        until = draft.now + timedelta(seconds=choice.wait_seconds)
+        draft.bring_incident(
+            IncidentState.WAITING, f"back-off of {choice.wait_seconds:.1f} s",
+            waiting_for=WaitingFor.BACKOFF, waiting_until=until,
+        )  # fmt: skip
+    else:
+        draft.bring_incident(IncidentState.RECOVERING, choice.why)
+
+
+def _stop_due(draft: Draft) -> datetime:
+    """Until when the answers to the stop are waited for."""
+    policy = draft.policy
+    order = draft.before.order
+    begun = draft.now
+    is_new = any(order.phase is MessagePhase.TROUBLESHOOT for order in draft.orders)
+    if not is_new and order is not None and order.phase is MessagePhase.TROUBLESHOOT:
+        begun = order.written_at
+    return begun + timedelta(
+        seconds=draft.before.stop_grace_seconds + policy.check_seconds + policy.stop_ack_seconds
+    )
+
+
+def _ended_attempts(draft: Draft) -> list[PastAttempt]:
+    """Past attempts, the present one with them once it has ended."""
+    attempts = list(draft.before.past_attempts)
+    present = draft.before.attempt
+    ended = next((change for change in draft.attempts if change.ends is not None), None)
+    if present is None or ended is None or any(past.n == present.n for past in attempts):
+        return attempts
+    return [
+        *attempts,
+        PastAttempt(
+            n=present.n,
+            started_at=present.started_at,
+            ended_at=draft.now,
+            end_cause=ended.end_cause,
+            counted=ended.counted,
+            worker=draft.failures[0].worker if draft.failures else None,
+            node=draft.failures[0].fact.node if draft.failures else "",
+            last_step=draft.last_step(),
+            resumed_from_step=present.resumed_from_step,
+        ),
+    ]
+
+
+def _restarting(draft: Draft) -> None:
+    """The replaced ones are waited for: for capacity where the cluster says so."""
+    incident, job = draft.incident, draft.job
+    if draft.is_observing or incident.state is IncidentState.NEEDS_PERSON:
+        return
+    if not job.reason.startswith(WAITING_FOR_CAPACITY):
+        missing = [worker.key for worker in job.present if not worker.enrolled]
+        draft.bring_incident(
+            IncidentState.RECOVERING,
+            f"waits for {wording.workers(missing)} to come back" if missing else "boot check runs",
+        )
+        return
+    until = draft.now + timedelta(seconds=draft.policy.capacity_deadline_seconds)
+    if incident.waiting_for is not WaitingFor.CAPACITY:
+        draft.bring_incident(
+            IncidentState.WAITING, job.reason, waiting_for=WaitingFor.CAPACITY, waiting_until=until
+        )
+        draft.look_at(until)
+        return
+    since = incident.state_since or draft.now
+    due = since + timedelta(seconds=draft.policy.capacity_deadline_seconds)
+    if draft.now < due:
+        draft.look_at(due)
+    elif incident.severity not in {Severity.HIGH, Severity.CRITICAL}:
+        draft.raise_severity(Severity.HIGH)
+        waited = (draft.now - since).total_seconds()
+        draft.note("waiting", f"Still {job.reason} after {waited:.0f} s. Going on smaller is not installed.")
+        draft.settle("capacity.deadline", job.reason)
+
+
+def _training(draft: Draft) -> None:
+    """Training runs again: watch it until it is steady."""
+    incident, job = draft.incident, draft.job
+    if incident.state is IncidentState.SUSPECTED:
+        _clear_suspicion(draft)
+        return
+    if draft.failed_attempt is not None and job.attempt <= draft.failed_attempt and not draft.is_observing:
+        return
+    if draft.restart_failed:
+        rung_failed(draft)
+        return
+    if incident.state is not IncidentState.WATCHING:
+        if not _all_step(draft):
+            _look_at_start(draft)
+            return
+        step = _lowest_step(draft)
+        incident.set(watching_from_step=step)
+        draft.bring_incident(
+            IncidentState.WATCHING, f"all workers step{'' if step is None else f', at step {step}'}"
+        )
+        draft.settle("training.steps", "all workers step")
+    _resolve_when_steady(draft)
+
+
+def rung_failed(draft: Draft) -> None:
+    """The restart in place did not work: the next rung, which ends refused where it is not installed."""
+    choice = choose(
+        Situation(
+            category="", reason="", workers=len(draft.job.present), checks_clean=0,
+            restart_failed=draft.restart_failed,
+        ),
+        draft.policy, draft.seed,
+    )  # fmt: skip
+    _carry_out(draft, choice)
+    draft.raise_severity(Severity.HIGH)
+    draft.bring_incident(IncidentState.NEEDS_PERSON, choice.why)
+
+
+def _all_step(draft: Draft) -> bool:
+    """Whether every worker that has not finished has done a step in this attempt.
+
+    Of a job that nobody reports steps of, running is all that can be seen.
+    """
+    waiting = [worker for worker in draft.job.present if not worker.finished]
+    if not draft.job.protected and not any(view.step is not None for view in draft.before.incarnations):
+        return bool(waiting)
+    return all(_steps(draft, worker) for worker in waiting)
+
+
+def _steps(draft: Draft, worker: WorkerState) -> bool:
+    if worker.has_answered(MessageType.MARK, MessagePhase.COMMAND):
+        return True
+    view, attempt = draft.lives.of(worker.key), draft.attempt
+    return (
+        attempt is not None
+        and not draft.began_attempt
+        and view is not None
+        and view.step is not None
+        and view.step_at is not None
+        and view.step_at > attempt.started_at
+    )
+
+
+def _lowest_step(draft: Draft) -> int | None:
+    """The step that every worker has done in this attempt, None when it is not known."""
+    attempt = draft.attempt
+    if attempt is not None and attempt.step is not None and not draft.began_attempt:
+        return attempt.step
+    steps = [step for _, step in draft.first_steps.values() if step is not None]
+    return min(steps, default=None)
+
+
+def _note_first_steps(draft: Draft) -> None:
+    """The moment at which the last worker did its first step of the attempt."""
+    attempt = draft.attempt
+    if (
+        draft.job.phase is not Phase.RUN_COMMAND
+        or attempt is None
+        or attempt.first_step_at is not None
+        or not draft.first_steps
+        or not all(
+            worker.finished or worker.has_answered(MessageType.MARK, MessagePhase.COMMAND)
+            for worker in draft.job.present
+        )
+    ):
+        return
+    at = max(at for at, _ in draft.first_steps.values())
+    steps = [step for _, step in draft.first_steps.values() if step is not None]
+    draft.attempts.append(
+        AttemptChange(n=draft.job.attempt, first_step=min(steps, default=None), first_step_at=at)
+    )
+    draft.first_step_at = at
+    draft.settle("attempt.first_step", "every worker did its first step of the attempt")
+
+
+def _look_at_start(draft: Draft) -> None:
+    """A start must come to its first step within its time."""
+    seconds, attempt = draft.policy.start_seconds, draft.attempt
+    if seconds <= 0 or attempt is None or draft.is_observing:
+        if draft.is_observing:
+            draft.look_at(draft.now + timedelta(seconds=LOOK_SECONDS))
+        return
+    due = attempt.started_at + timedelta(seconds=seconds)
+    if draft.now < due:
+        draft.look_at(min(due, draft.now + timedelta(seconds=max(LOOK_SECONDS, seconds / 20))))
+        return
+    if draft.incident.state is IncidentState.NEEDS_PERSON:
+        draft.look_at(draft.now + timedelta(seconds=max(LOOK_SECONDS, seconds / 20)))
+        return
+    waiting = [w.key for w in draft.job.present if not w.finished and not _steps(draft, w)]
+    draft.restart_failed = f"{wording.workers(waiting)} did no step within {seconds:.0f} s of the start"
+    rung_failed(draft)
+    draft.look_at(draft.now + timedelta(seconds=max(LOOK_SECONDS, seconds / 20)))
+
+
+def _resolve_when_steady(draft: Draft) -> None:
+    policy, incident, attempt = draft.policy, draft.incident, draft.attempt
+    since = incident.state_since or draft.now
+    if draft.first_step_at is not None:
+        since = draft.first_step_at
+    elif attempt is not None and attempt.first_step_at is not None and not draft.began_attempt:
+        since = max(attempt.first_step_at, attempt.started_at)
+    due = since + timedelta(seconds=policy.steady_seconds)
+    if draft.now < due:
+        draft.look_at(due)
+        return
+    begin, step = incident.watching_from_step, _lowest_step(draft)
+    missing = 0 if begin is None or step is None else begin + policy.steady_steps - step
+    if missing > 0:
+        pace = attempt.step_seconds if attempt is not None and attempt.step_seconds else None
+        wait = min(max(0.2, missing * pace), policy.steady_seconds) if pace else LOOK_SECONDS
+        draft.look_at(draft.now + timedelta(seconds=max(wait, 0.2)))
+        return
+    held = (draft.now - since).total_seconds()
+    why = f"steady for {held:.0f} s"
+    if begin is not None and step is not None:
+        why += f" and {step - begin} steps"
+    draft.bring_incident(IncidentState.RESOLVED, f"recovered, {why}", resolution=Resolution.RECOVERED)
+    draft.settle("training.steady", why)
+
+
+def _clear_suspicion(draft: Draft) -> None:
+    seen, attempt = draft.incident.seen_failed_at, draft.attempt
+    if draft.suspicions or attempt is None:
+        draft.look_at(draft.now + timedelta(seconds=LOOK_SECONDS))
+        return
+    if attempt.step_at is not None and seen is not None and attempt.step_at > seen:
+        draft.bring_incident(
+            IncidentState.RESOLVED, f"training steps, at step {attempt.step}",
+            resolution=Resolution.FALSE_ALARM,
+        )  # fmt: skip
+        draft.settle("hang_suspected.cleared", "training steps")
+        return
+    draft.look_at(draft.now + timedelta(seconds=max(LOOK_SECONDS, attempt.step_seconds or 0.0)))
+
+
+def _over(draft: Draft) -> None:
+    """The job has ended: what nobody needs any more is cancelled, then the incident is resolved."""
+    incident, job = draft.incident, draft.job
+    if "auto.over_budget" in draft.rows:
+        _fail_over_budget(draft)
+        return
+    if job.phase is Phase.SUCCEEDED:
+        for action in draft.open_actions(ActionKind.ASK_PERSON, ActionKind.STOP_JOB):
+            if action.state in _NOT_BEGUN:
+                draft.change_action(action, ActionState.CANCELLED, "the job has finished")
+    if draft.open_actions() or draft.is_wanted(*_REMEDIES, ActionKind.ASK_PERSON):
+        return
+    if incident.state is IncidentState.NEEDS_PERSON and job.phase is Phase.FAILED and _stop_failed(draft):
+        return
+    recovered = job.phase is Phase.SUCCEEDED and incident.state is IncidentState.WATCHING
+    draft.bring_incident(
+        IncidentState.RESOLVED,
+        f"the job has ended: {job.phase}",
+        resolution=Resolution.RECOVERED if recovered else Resolution.JOB_ENDED,
+    )
+    draft.settle("job.ended", f"the job has ended: {job.phase}")
+
+
+def _stop_failed(draft: Draft) -> bool:
+    """Whether the job that we gave up still runs: then a person has it, until it is suspended."""
+    return not draft.before.suspended and not any(
+        change.state is ActionState.DONE and draft.actions[change.uid].kind is ActionKind.STOP_JOB
+        for change in draft.action_changes
+    )
+
+
+def _fail_over_budget(draft: Draft) -> None:
+    words = wording.failures(draft.job)
+    verdict = draft.judge()
+    choice = choose(
+        Situation(
+            category=verdict.category, reason=verdict.reason, workers=len(draft.job.present),
+            checks_clean=0, over_budget=words,
+        ),
+        draft.policy, draft.seed,
+    )  # fmt: skip
+    if draft.incident.state is not IncidentState.OPEN:
+        draft.bring_incident(IncidentState.OPEN, f"Failed: {words}")
+    _carry_out(draft, choice)
+    draft.incident.set(title=f"Failed: {words}")
+    draft.raise_severity(Severity.CRITICAL)
+
+
+# Observe.
+
+
+def _refuse_while_observing(draft: Draft) -> None:
+    """Say what would have been done, once a failure that ended an attempt."""
+    if not draft.incident.is_open or not any(failure.left_run for failure in draft.failures):
+        return
+    because = draft.observing_because
+    verdict = draft.judge()
+    draft.want(
+        ActionKind.RESTART_PROCESS,
+        f"{verdict.reason}: would restart in place",
+        refused_because=because,
+    )
+    draft.settle("observe.refused", because)
+
+
+# The rest.
+
+
+def _close_resolved(draft: Draft) -> None:
+    """A resolved incident can reopen for a while, then it closes."""
+    incident = draft.incident
+    if incident.state is not IncidentState.RESOLVED or incident.resolved_at is None:
+        return
+    due = incident.resolved_at + timedelta(seconds=draft.policy.reopen_seconds)
+    if draft.now < due:
+        draft.look_at(due)
+    elif incident.change is None:
+        incident.set(closes_resolved=True)
+        incident.state = IncidentState.CLOSED
+        draft.settle("incident.closed", "resolved long enough ago")
+
+
+def _direct(draft: Draft) -> None:
+    """What all polls tell the agents of this job."""
+    job = draft.job
+    if job.is_terminal:
+        return
+    if not job.protected:
+        draft.directive = "run_unprotected"
+    elif job.phase in {Phase.RESTARTING, Phase.TROUBLESHOOTING} and draft.incident.is_open:
+        draft.directive = "extend_wait"
+        draft.look_at(draft.now + timedelta(seconds=draft.policy.extend_wait_seconds))

@@ -1,0 +1,351 @@
+"""What a decision is given and what it gives: frozen records. Source: DOMAIN section 4."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+from recovery.lifecycle import ActionKind, ActionState, IncidentState, Resolution, Severity, WaitingFor
+from recovery.phases import JobState, MessagePhase
+from recovery.signals import EndCause, SubjectKind, Use, WorkerKey
+
+
+class Mode(StrEnum):
+    """What the desk may do by itself here."""
+
+    OBSERVE = "observe"
+    APPROVE = "approve"
+    AUTO = "auto"
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """Whom a decision is about. ``key`` is the job's or machine's key in its cluster; ``tenant`` a slug."""
+
+    kind: SubjectKind
+    key: str
+    tenant: str
+    cluster: str
+    name: str = ""  # for people: namespace/name
+    pool: str = ""
+    mode: Mode = Mode.OBSERVE
+
+
+@dataclass(frozen=True, slots=True)
+class IncarnationView:
+    """One life of a worker, as far as a decision needs it. ``ended_by_desk``: we ordered its end."""
+
+    id: int
+    worker: WorkerKey
+    pod_uid: str
+    restart_count: int | None
+    node: str
+    enrolled_at: datetime | None
+    ended_at: datetime | None = None
+    ended_by_desk: bool = False
+    is_current: bool = True
+    attempts: tuple[int, ...] = ()  # attempts that it was part of
+    is_running: bool = True  # by the watch
+    last_seen_at: datetime | None = None
+    step: int | None = None
+    step_at: datetime | None = None
+    step_seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptView:
+    """The present (or last) attempt. Steps are the lowest over its workers; None = none seen."""
+
+    n: int
+    sequence: int
+    started_at: datetime
+    ended_at: datetime | None = None
+    first_step_at: datetime | None = None
+    resumed_from_step: int | None = None
+    step: int | None = None
+    step_at: datetime | None = None
+    step_seconds: float | None = None
+    end_step: int | None = None  # step at which the attempt before this one ended
+
+
+@dataclass(frozen=True, slots=True)
+class PastAttempt:
+    """A finished attempt, newest last."""
+
+    n: int
+    started_at: datetime
+    ended_at: datetime
+    end_cause: str  # category of the verdict, or the end cause
+    counted: bool
+    worker: WorkerKey | None
+    node: str
+    last_step: int | None
+    resumed_from_step: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointView:
+    """A checkpoint. state: written, committed or verified."""
+
+    step: int
+    path: str
+    state: str
+    at: datetime
+    bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class IncidentView:
+    """The open incident of the subject, or the resolved one that may reopen."""
+
+    uid: str
+    state: IncidentState
+    opened_at: datetime
+    severity: Severity
+    rung: str = ""  # L0 | L1 | L2 | L3 | ""
+    tries: Mapping[str, int] = field(default_factory=dict)  # tries by action kind
+    causes: tuple[str, ...] = ()
+    attempt: int = 0  # attempt in which it began
+    waiting_for: WaitingFor | None = None
+    resolved_at: datetime | None = None
+    resolution: Resolution | None = None
+    state_since: datetime | None = None
+    watching_from_step: int | None = None
+    seen_failed_at: datetime | None = None
+    verdict: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ActionView:
+    """An open action of the subject's incident."""
+
+    uid: str
+    kind: ActionKind
+    target: str
+    generation: int
+    state: ActionState
+    not_before: datetime | None = None
+    deadline: datetime | None = None
+    try_n: int = 0
+    sequence: int | None = None  # order sequence it began (restart_process)
+    data: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class OrderView:
+    """The newest order set and who answered it."""
+
+    sequence: int
+    phase: MessagePhase
+    written_at: datetime
+    acknowledged: tuple[WorkerKey, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class WorldView:
+    """Snapshot of what is around, with its age; for explanation and suspicion of ourselves."""
+
+    taken_at: datetime
+    watch_lag_seconds: float | None = None
+    not_ready_share: float = 0.0
+    failures_in_window: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class SubjectState:
+    """All that a decision may look at."""
+
+    subject: Subject
+    decision_n: int  # number of the decision that is being made, dense from 1
+    job: JobState | None = None
+    attempt: AttemptView | None = None
+    incarnations: tuple[IncarnationView, ...] = ()
+    order: OrderView | None = None
+    checkpoints: tuple[CheckpointView, ...] = ()  # newest three, newest first
+    incident: IncidentView | None = None
+    actions: tuple[ActionView, ...] = ()
+    past_attempts: tuple[PastAttempt, ...] = ()
+    world: WorldView | None = None
+    world_running_at: datetime | None = None  # when the last pod of the world was seen Running
+    suspended: bool = False
+    next_look_at: datetime | None = None
+    stop_grace_seconds: float = 5.0  # from SIGTERM to SIGKILL when processes are stopped
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """Version, modes and waiting times in seconds; production defaults (DESIGN 5: each is a named setting)."""
+
+    version: str = "1"
+    steady_seconds: float = 300.0
+    steady_steps: int = 20
+    enrol_barrier_seconds: float = 60.0
+    stop_ack_seconds: float = 30.0  # bound for the ACK of a stop beyond the grace period
+    check_seconds: float = 5.0  # budget of the quick set, as waited for
+    start_seconds: float = 120.0  # a started process must reach its first step within (0 = not judged)
+    restart_process_deadline_seconds: float = 30.0
+    stop_job_deadline_seconds: float = 300.0
+    ask_person_deadline_seconds: float = 3600.0
+    reopen_seconds: float = 900.0
+    capacity_deadline_seconds: float = 300.0
+    backoff_base_seconds: float = 5.0  # first wait, once restarts are no longer free
+    backoff_factor: float = 2.0
+    backoff_cap_seconds: float = 300.0
+    backoff_free_restarts: int = 2  # restarts in place within the window that wait for nothing
+    backoff_window_seconds: float = 3600.0
+    no_progress_restarts: int = 3  # same step after so many restarts: stop and say why
+    late_uncertainty_seconds: float = 0.5
+    extend_wait_seconds: float = 30.0  # agents that wait for an order are told again to wait on
+
+
+@dataclass(frozen=True, slots=True)
+class OrderWanted:
+    """An order set to be written in the decision's transaction. ``targets`` None = every worker."""
+
+    sequence: int
+    phase: MessagePhase
+    targets: tuple[WorkerKey, ...] | None
+    data: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class CountWanted:
+    """A failure to be counted: unique by (job, attempt). ``would`` = in observe, shown as "would count"."""
+
+    attempt: int
+    worker: WorkerKey
+    cause: str
+    signal: int
+    would: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ActionWanted:
+    """An action row to be written. state is planned, ready or refused (with ``refused_because``)."""
+
+    kind: ActionKind
+    target: str
+    generation: int
+    state: ActionState
+    not_before: datetime | None
+    deadline_seconds: float
+    why: str
+    price: Mapping[str, Any] = field(default_factory=dict)
+    data: Mapping[str, Any] = field(default_factory=dict)
+    refused_because: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ActionChange:
+    """A change of an open action: superseded, cancelled, done (its effect was seen), failed, ready again.
+
+    verifying, with ``sequence``: it was sent, as this order set.
+    """
+
+    uid: str
+    state: ActionState
+    reason: str
+    not_before: datetime | None = None
+    sequence: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class IncidentChange:
+    """What becomes of the incident. ``opens`` = a new one; ``reopens`` = the resolved one again.
+
+    ``state`` is where it ends; ``path`` are the states it passes on the way, ``state`` the last of them.
+    """
+
+    opens: bool = False
+    reopens: bool = False
+    state: IncidentState | None = None
+    title: str | None = None
+    severity: Severity | None = None
+    rung: str | None = None
+    waiting_for: WaitingFor | None = None
+    waiting_until: datetime | None = None
+    resolution: Resolution | None = None
+    causes: tuple[tuple[str, str], ...] = ()  # (category, sentence) to be joined
+    attempt: int | None = None
+    seen_failed_at: datetime | None = None
+    watching_from_step: int | None = None
+    verdict: Mapping[str, Any] | None = None
+    closes_resolved: bool = False  # another cause: the resolved one can only close
+    path: tuple[IncidentState, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TimelineEntry:
+    """One line of the incident's timeline. ``kind`` is a typed word (EVENT_KINDS in recovery.timeline)."""
+
+    kind: str
+    at: datetime  # when it happened (source time, corrected)
+    text: str
+    actor_kind: str  # agent | watch | policy | person | desk | hook
+    actor: str = ""
+    signal: int | None = None
+    worker: WorkerKey | None = None
+    attempt: int | None = None
+    data: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptChange:
+    """Begin or end of an attempt, first step, where it resumed."""
+
+    begins: int | None = None
+    sequence: int | None = None
+    ends: int | None = None
+    end_cause: str = ""
+    counted: bool = False
+    first_step: int | None = None  # step number of the first step of ``n``
+    first_step_at: datetime | None = None
+    resumed_from_step: int | None = None
+    n: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SignalUse:
+    """What became of one inbox signal, and why, in words."""
+
+    signal: int
+    use: Use
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Considered:
+    """A remedy that was looked at and not taken."""
+
+    remedy: str
+    refused_because: str
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """Everything that one pass decided, non-decisions too. Stored whole; replay compares it."""
+
+    subject: Subject
+    n: int
+    policy_version: str
+    rule: str  # the row or rule that fired last, "none" when nothing changed
+    reason: str
+    job: JobState | None
+    uses: tuple[SignalUse, ...] = ()
+    orders: tuple[OrderWanted, ...] = ()
+    counts: tuple[CountWanted, ...] = ()
+    attempts: tuple[AttemptChange, ...] = ()
+    incident: IncidentChange | None = None
+    actions: tuple[ActionWanted, ...] = ()
+    action_changes: tuple[ActionChange, ...] = ()
+    timeline: tuple[TimelineEntry, ...] = ()
+    considered: tuple[Considered, ...] = ()
+    verdict: Mapping[str, Any] = field(default_factory=dict)
+    next_look_at: datetime | None = None
+    jitter_seed: str = ""
+    run_begins: bool = False
+    directive: str = ""  # what polls tell all agents of the job: "" | run_unprotected | extend_wait
+    ended_incarnations: tuple[tuple[int, EndCause], ...] = ()

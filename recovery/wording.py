@@ -1,0 +1,26 @@
+"""Sentences for people: titles and reasons of incidents, in plain operator English."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from recovery.phases import JobState
+from recovery.signals import WorkerKey
+
+
+def failures(job: JobState) -> str:
+    """What was used of the budget: "failures 3 of 2"."""
+    used = max((worker.retries for worker in job.active), default=0)
+    return f"failures {used} of {job.max_retry}"
+
+
+def workers(keys: Iterable[WorkerKey]) -> str:
+    """Workers by name, "none" when there are none."""
+    return ", ".join(str(key) for key in keys) or "none"
+
+
+def steps_lost(end_step: int | None, resumed_from: int | None) -> str:
+    """How many steps a recovery costs, "" when it cannot be said."""
+    if end_step is None or resumed_from is None or end_step < resumed_from:
+        return ""
+    return f"{end_step - resumed_from} steps lost (failed at {end_step}, resumed from {resumed_from})"
