@@ -21,7 +21,7 @@ from django.db import transaction
 from apps import crash_points
 from apps.access.clock import database_now
 from apps.incidents.models import Action, ActionTry, LogTail, Notice, Signal
-from apps.incidents.redact import redact_lines
+from apps.incidents.redact import clean_lines
 from apps.incidents.services import feed
 from apps.incidents.services.deciding import decide_subject
 from apps.incidents.services.signals import NewSignal, record_signals
@@ -178,7 +178,7 @@ def _store_log_tails(action: Action, adapter: Cluster) -> None:
             pod_name=pod.name,
             defaults={
                 "tenant_id": action.tenant_id,
-                "lines": "\n".join(redact_lines(lines)),
+                "lines": "\n".join(clean_lines(lines)),
                 "stored_at": database_now(),
             },
         )

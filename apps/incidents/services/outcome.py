@@ -11,8 +11,8 @@ from typing import Any
 
 from django.conf import settings
 from django.db import transaction
-from django.db.models import Case, F, Value, When
-from recovery.serialize import to_plain
+from django.db.models import Case, PositiveIntegerField, Value, When
+from django.db.models.functions import Coalesce
 
 from apps.incidents.models import (
     Action,
@@ -31,6 +31,7 @@ from apps.jobs.models import Attempt, FailureCount, Incarnation, Job, Order, Run
 from recovery import decide as core
 from recovery.lifecycle import ENDED_ACTION_STATES, ActionState, IncidentState
 from recovery.phases import TERMINAL_PHASES, JobState
+from recovery.serialize import to_plain
 from recovery.signals import EndCause, SignalKind, Use, WorkerKey
 from recovery.signals import Signal as CoreSignal
 
@@ -451,8 +452,8 @@ def _store_attempts(
                 row.incarnation_id for row in workers.values() if row.incarnation_id and not row.is_retired
             ]
             Incarnation.objects.filter(pk__in=live, ended_at__isnull=True).update(
-                first_attempt=Case(
-                    When(first_attempt__isnull=True, then=Value(change.begins)), default=F("first_attempt")
+                first_attempt=Coalesce(
+                    "first_attempt", Value(change.begins), output_field=PositiveIntegerField()
                 ),
                 last_attempt=change.begins,
             )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import datetime
 
-from django.db.models import Q
+from django.db.models import Case, Q, When
 
 from apps.incidents.models import Action, Incident, Signal, Subject
 from apps.incidents.policy import effective_mode
@@ -113,7 +113,7 @@ def present_incident(held: Subject) -> Incident | None:
     return (
         Incident.objects.filter(subject=held)
         .filter(Q(state__in=open_words) | Q(state=IncidentState.RESOLVED))
-        .order_by(Q(state=IncidentState.RESOLVED), "-id")
+        .order_by(Case(When(state=IncidentState.RESOLVED, then=1), default=0), "-id")
         .first()
     )
 
