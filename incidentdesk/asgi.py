@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import signal
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -37,6 +38,7 @@ THREADS = 12
 #: Requests that wait for a thread or run in one; above it the answer is 503 at once.
 MAX_REQUESTS = 200
 BODY_SECONDS = 15.0
+MOST_DRAINED_BYTES = 8 * MAX_BODY_BYTES
 
 
 class Dispatcher:
@@ -46,6 +48,7 @@ class Dispatcher:
         self.poll = Poll(database, on_orders_read=lambda: crash_points.reach("order_read"))
         self._django: App = WSGIMiddleware(django, workers=THREADS)  # type: ignore[assignment, arg-type]
         self._requests = 0
+        self._stopping: asyncio.Event | None = None
         self._exact: dict[str, App] = {
             "/agent/v1/poll": self.poll,
             "/healthz": health.healthz,
@@ -63,7 +66,7 @@ class Dispatcher:
             if exact is not None:
                 await exact(scope, receive, send)
             elif path.startswith("/live/"):
-                await live(scope, receive, send)
+                await live(scope, self._until_stopped(receive), send)
             else:
                 await self._page(scope, receive, send)
         else:
@@ -74,8 +77,10 @@ class Dispatcher:
             event = await receive()
             if event["type"] == "lifespan.startup":
                 try:
+                    self._stopping = asyncio.Event()
                     await database.open()
                     self.poll.start()
+                    _before_stop(self._stop)
                 except Exception as error:
                     _log.exception("web.start_failed")
                     await send({"type": "lifespan.startup.failed", "message": str(error)})
@@ -86,6 +91,30 @@ class Dispatcher:
                 await database.close()
                 await send({"type": "lifespan.shutdown.complete"})
                 return
+
+    def _stop(self) -> None:
+        """Let go of the requests that are held open: the server waits for them before its shutdown event."""
+        self.poll.release()
+        if self._stopping is not None:
+            self._stopping.set()
+
+    def _until_stopped(self, receive: Receive) -> Receive:
+        """A receive that tells a stream the end when the process is about to stop."""
+        stopping = self._stopping
+        if stopping is None:
+            return receive
+
+        async def hear() -> dict[str, Any]:
+            tasks = [asyncio.ensure_future(receive()), asyncio.ensure_future(stopping.wait())]
+            try:
+                await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+                heard = tasks[0]
+                return await heard if heard.done() else {"type": "http.disconnect"}  # type: ignore[return-value]
+            finally:
+                for task in tasks:
+                    task.cancel()
+
+        return hear
 
     async def _page(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Django, with the whole body at hand."""
@@ -108,21 +137,46 @@ class Dispatcher:
             self._requests -= 1
 
 
+def _before_stop(call: Callable[[], None]) -> None:
+    """Run ``call`` when this process is told to stop, before what the server does then.
+
+    The server stops listening, waits until the last request is answered, and only then sends the
+    lifespan's shutdown: held polls and streams would hold it too. Its handler is kept and run after ours.
+    """
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        handle = getattr(loop, "_signal_handlers", {}).get(number)
+        if handle is None:
+            continue  # another server or event loop, or a test: its own time-out ends held requests
+
+        def stop(handle: Any = handle) -> None:
+            call()
+            handle._run()  # noqa: SLF001 - asyncio has no way to read a handler that is set
+
+        loop.add_signal_handler(number, stop)
+
+
 async def _read(scope: Scope, receive: Receive) -> bytes | None:
-    """The body, or None when it is too large, announced or not."""
+    """The body, or None when it is too large, announced or not.
+
+    Some of what is too much is read and dropped: a peer that is still sending would see a broken pipe
+    instead of the answer that tells it why.
+    """
     announced = dict(scope["headers"]).get(b"content-length", b"0")
-    if announced.isdigit() and int(announced) > MAX_BODY_BYTES:
+    if announced.isdigit() and int(announced) > MOST_DRAINED_BYTES:
         return None
     parts = bytearray()
+    size = 0
     while True:
         event = await receive()
         if event["type"] == "http.disconnect":
             return bytes(parts)
-        parts += event.get("body", b"")
-        if len(parts) > MAX_BODY_BYTES:
-            return None
-        if not event.get("more_body"):
-            return bytes(parts)
+        part = event.get("body", b"")
+        size += len(part)
+        if size <= MAX_BODY_BYTES:
+            parts += part
+        if size > MOST_DRAINED_BYTES or not event.get("more_body"):
+            return bytes(parts) if size <= MAX_BODY_BYTES else None
 
 
 def _prepared(scope: Scope, length: int) -> Scope:

@@ -89,10 +89,14 @@ class Poll:
         self._heartbeats.start()
         self._stack.enter_context(self._database.hearing(ORDERS_CHANNEL, self._ring))
 
-    async def stop(self) -> None:
-        """Answer all who wait, and end."""
+    def release(self) -> None:
+        """Answer all who wait, and hold nobody any more: the server is about to stop."""
         self._is_closing = True
         self._ring(None)
+
+    async def stop(self) -> None:
+        """Answer all who wait, and end."""
+        self.release()
         self._stack.close()
         await asyncio.sleep(0)
         if self._heartbeats is not None:
