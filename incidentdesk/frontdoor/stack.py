@@ -29,6 +29,11 @@ STATE = CHECKOUT / ".desk"
 DEFAULT_PORT = 8080
 NEEDED_BYTES = 300 * 2**20  # a fresh database with its log takes 80 MB
 PYTHON = sys.executable
+# The demo's jobs fill its cluster of four nodes with eight GPUs each; they train for hours.
+DEMO_JOBS = (
+    ("training/llama-8b", "--workers 3 --gpus 8 --steps 100000 --step-seconds 0.5 --checkpoint-every 20"),
+    ("training/vision-2b", "--workers 2 --gpus 4 --steps 100000 --step-seconds 1 --checkpoint-every 10"),
+)
 
 
 @dataclass(frozen=True)
@@ -40,10 +45,12 @@ class Profile:
     """Whether a simulated cluster is part of it."""
     durable: bool
     cluster_timings: str = "short"
+    has_jobs: bool = False
+    """Whether training jobs are submitted once all is up."""
 
 
 PROFILES = {
-    "demo": Profile(timings="demo", has_cluster=True, durable=True),
+    "demo": Profile(timings="demo", has_cluster=True, durable=True, has_jobs=True),
     "drill": Profile(timings="short", has_cluster=True, durable=False),
     "drill-long": Profile(timings="production", has_cluster=True, durable=True, cluster_timings="real"),
     "up": Profile(timings="production", has_cluster=False, durable=True),
@@ -113,6 +120,9 @@ class Stack:
         }
         if self.profile.has_cluster:
             values["INCIDENTDESK_KUBECONFIG"] = str(self.cluster / "kubeconfig")
+            # The pods reach the desk by a loopback address each. We listen on loopback only, and a page that
+            # got here under a name of its own would have no cookie of ours.
+            values["ALLOWED_HOSTS"] = "*"
             values["INCIDENTDESK_SIM_ENDPOINT"] = str(self.cluster / "endpoint.json")
         return values | self._extra
 
@@ -247,7 +257,22 @@ class Stack:
                 again_after=("setup",),  # it knows the cluster's address and keys from its start
             )
         )
+        if self.profile.has_jobs:
+            services.append(self._training())
         return services
+
+    def _training(self) -> Service:
+        """Submit the demo's jobs to the cluster, which forgets them with each start."""
+        submits = (f'"$0" -m sim submit --dir "$1" --job {job} --protect {words}' for job, words in DEMO_JOBS)
+        script = " && ".join(submits)
+        return Service(
+            "training",
+            lambda: ["sh", "-c", script, PYTHON, str(self.cluster)],
+            env=self.env,
+            once=True,
+            after=("web", "decide", "worker", "watch"),
+            again_after=("setup",),
+        )
 
     def _setup(self) -> Service:
         words = ["incidentdesk.frontdoor.setup", "--greeting", str(self.root / "greeting.txt")]
@@ -339,7 +364,8 @@ def run_demo(arguments: list[str]) -> int:
         lambda: (
             f"{stack.greeting.rstrip()}\n"
             "Break something: open a job's page and press “Break something”, or in another terminal:\n"
-            f"  .venv/bin/python -m sim fault kill-process --dir {_shown(stack.cluster)}\n"
+            f"  .venv/bin/python -m sim fault kill-process --dir {_shown(stack.cluster)}"
+            f" --job {DEMO_JOBS[0][0]} --index 1\n"
             "Ctrl-C ends everything; the data stay for the next start."
         ),
     )
