@@ -119,21 +119,30 @@ def racks_of_counts(counts: Sequence[RackCount], limit: int = 400) -> list[Rack]
         rows = -(-len(cells) // columns)
         racks.append(
             Rack(
-                count.rack, count.cluster, columns * 12 - 2, max(1, rows) * 12 - 2, 10, cells, _summary(count.by_state)
+                count.rack,
+                count.cluster,
+                columns * 12 - 2,
+                max(1, rows) * 12 - 2,
+                10,
+                cells,
+                _summary(count.by_state),
             )
         )
     return racks
 
 
 def _summary(by_state: dict[str, int]) -> str:
-    words = [f"{by_state[state]} {mark_for('node', state).word}" for state in NodeState if by_state.get(state)]
+    words = [
+        f"{by_state[state]} {mark_for('node', state).word}" for state in NodeState if by_state.get(state)
+    ]
     return ", ".join(words)
 
 
 def grid(marks: Sequence[tuple[Mark, str]], columns: int = 50) -> Rack:
     """Cells of one size in rows: for workers of a large job. (mark, title) each, in order."""
     cells = [
-        Cell(place % columns * 14, place // columns * 14, mark, title) for place, (mark, title) in enumerate(marks)
+        Cell(place % columns * 14, place // columns * 14, mark, title)
+        for place, (mark, title) in enumerate(marks)
     ]
     rows = -(-len(marks) // columns)
     return Rack("", "", columns * 14 - 2, max(1, rows) * 14 - 2, 12, cells)

@@ -37,7 +37,9 @@ def incidents_csv(incidents: QuerySet[Incident]) -> HttpResponseBase:
         yield writer.writerow(_INCIDENT_COLUMNS)
         last: int | None = None
         while True:  # keyset, so that a client that reads slowly holds no cursor open
-            part = incidents.order_by("-id") if last is None else incidents.filter(id__lt=last).order_by("-id")
+            part = (
+                incidents.order_by("-id") if last is None else incidents.filter(id__lt=last).order_by("-id")
+            )
             rows = list(part[:CHUNK])
             for row in rows:
                 yield writer.writerow(_safe(_incident_row(row)))
@@ -91,8 +93,15 @@ def _timeline_csv(events: Iterable[TimelineEvent]) -> str:
             writer.writerow(
                 _safe(
                     [
-                        event.n, _utc(event.at), _utc(event.received_at), event.kind, event.actor_kind, event.actor,
-                        _worker(event), event.attempt if event.attempt is not None else "", event.text,
+                        event.n,
+                        _utc(event.at),
+                        _utc(event.received_at),
+                        event.kind,
+                        event.actor_kind,
+                        event.actor,
+                        _worker(event),
+                        event.attempt if event.attempt is not None else "",
+                        event.text,
                     ]  # fmt: skip
                 )
             )
@@ -145,7 +154,8 @@ def _timeline_markdown(incident: Incident, events: Iterable[TimelineEvent]) -> s
         "|---|---|---|",
     ]
     lines += [
-        f"| {_utc(event.at)} | {_inline(event.actor or event.actor_kind)} | {_inline(event.text)} |" for event in events
+        f"| {_utc(event.at)} | {_inline(event.actor or event.actor_kind)} | {_inline(event.text)} |"
+        for event in events
     ]
     return "\n".join(lines) + "\n"
 
@@ -161,4 +171,7 @@ def _utc(at: datetime | None) -> str:
 
 def _safe(row: list[Any]) -> list[Any]:
     """Texts that a spreadsheet would run as a formula get an apostrophe before them."""
-    return [f"'{cell}" if isinstance(cell, str) and cell[:1] in ("=", "+", "-", "@", "\t", "\r") else cell for cell in row]
+    return [
+        f"'{cell}" if isinstance(cell, str) and cell[:1] in ("=", "+", "-", "@", "\t", "\r") else cell
+        for cell in row
+    ]

@@ -48,7 +48,9 @@ def break_something(request: DeskRequest, job_id: int) -> HttpResponseBase:
     job = selectors.get_job(request.scope.tenant_ids, job_id)
     request.scope.require_operator(job.tenant)
     if not job.cluster.is_simulated:
-        raise PermissionDenied(f"{job.cluster.slug} is a real cluster; faults go into the simulated one only.")
+        raise PermissionDenied(
+            f"{job.cluster.slug} is a real cluster; faults go into the simulated one only."
+        )
     name = request.POST.get("fault", "")
     if name not in _NAMES:
         raise BadRequest(f"There is no fault {name!r} to inject from here.")

@@ -130,5 +130,15 @@ class PreferencesForm(forms.Form):
 
 def time_zones() -> list[str]:
     """Zones that can be chosen: UTC, then those named after places, sorted."""
-    areas = ("Africa/", "America/", "Antarctica/", "Asia/", "Atlantic/", "Australia/", "Europe/", "Indian/", "Pacific/")
+    areas = (
+        "Africa/",
+        "America/",
+        "Antarctica/",
+        "Asia/",
+        "Atlantic/",
+        "Australia/",
+        "Europe/",
+        "Indian/",
+        "Pacific/",
+    )
     return ["UTC", *sorted(name for name in zoneinfo.available_timezones() if name.startswith(areas))]

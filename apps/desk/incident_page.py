@@ -82,7 +82,9 @@ def incident_page(
     if tab == "audit":
         return context | _audit(incident, before)
     events, has_older = selectors.timeline_of(incident, before=before)
-    first_events = events if not has_older and before is None else selectors.timeline_of(incident, limit=2000)[0]
+    first_events = (
+        events if not has_older and before is None else selectors.timeline_of(incident, limit=2000)[0]
+    )
     return context | {
         "lines": timeline_lines([event for event in events if _is_shown(event, show)]),
         "older_before": events[-1].n if has_older else None,
@@ -129,15 +131,24 @@ def collapse(lines: Sequence[TimelineLine]) -> list[TimelineLine]:
     for line in lines:
         last = joined[-1] if joined else None
         rest = _without_worker(line.event)
-        if last is None or not rest or line.late_seconds or last.late_seconds or _without_worker(last.event) != rest:
+        if (
+            last is None
+            or not rest
+            or line.late_seconds
+            or last.late_seconds
+            or _without_worker(last.event) != rest
+        ):
             joined.append(line)
             continue
         events = (last.event, *last.others, line.event)
         workers = {(event.role, event.index) for event in events}
         joined[-1] = replace(
             last,
-            text=f"{len(workers)} workers {rest}" if len(workers) > 1 else last.event.text,
-            who=ACTOR_WORDS["agent"] + ("s" if len(workers) > 1 else f" of {last.event.role} {last.event.index}"),
+            text=f"{len(workers)} workers {rest.replace(' its ', ' their ')}"
+            if len(workers) > 1
+            else last.event.text,
+            who=ACTOR_WORDS["agent"]
+            + ("s" if len(workers) > 1 else f" of {last.event.role} {last.event.index}"),
             delta_seconds=line.delta_seconds,
             others=events[1:],
         )
@@ -172,7 +183,9 @@ def who(event: TimelineEvent) -> str:
     if event.actor_kind == "person":
         return event.actor or "a person"
     word = ACTOR_WORDS.get(event.actor_kind, event.actor_kind)
-    actor = event.actor or (f"{event.role} {event.index}" if event.index is not None and event.actor_kind == "agent" else "")
+    actor = event.actor or (
+        f"{event.role} {event.index}" if event.index is not None and event.actor_kind == "agent" else ""
+    )
     if not actor or actor in (word, event.actor_kind):
         return word
     return f"{word} of {actor}" if event.actor_kind == "agent" else f"{word}, {actor}"

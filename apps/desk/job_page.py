@@ -84,7 +84,11 @@ def worker_lines(workers: Sequence[Worker], job: Job) -> list[WorkerLine]:
     """Turn workers into lines: who is silent, behind, or not in the phase of most of them."""
     usual = Counter(worker.inner_phase for worker in workers).most_common(1)
     usual_phase = usual[0][0] if usual else ""
-    steps = [worker.incarnation.step for worker in workers if worker.incarnation and worker.incarnation.step is not None]
+    steps = [
+        worker.incarnation.step
+        for worker in workers
+        if worker.incarnation and worker.incarnation.step is not None
+    ]
     first = max(steps, default=None)
     lines = []
     for worker in workers:
@@ -127,7 +131,7 @@ def _worker_mark(worker: Worker, *, is_silent: bool) -> Mark:
         return Mark("finished", "check", "good")
     if life is not None and life.ended_at is not None:
         return Mark("ended", "triangle", "critical")
-    return mark_for("phase", worker.inner_phase)
+    return mark_for("inner", worker.inner_phase)
 
 
 def _workers(lines: list[WorkerLine], as_table: bool) -> dict[str, Any]:
@@ -145,7 +149,11 @@ def _workers(lines: list[WorkerLine], as_table: bool) -> dict[str, Any]:
 
 
 def _events(job: Job, show: str) -> dict[str, Any]:
-    counts = selectors.failure_counts(job, rescheduled=show == "rescheduled") if show in ("failures", "rescheduled") else []
+    counts = (
+        selectors.failure_counts(job, rescheduled=show == "rescheduled")
+        if show in ("failures", "rescheduled")
+        else []
+    )
     causes = {"preempted": selectors.PREEMPTED_CAUSES, "evicted": selectors.EVICTED_CAUSES}.get(show, ())
     return {
         "show": show,

@@ -176,7 +176,9 @@ class Feed:
             # The snapshot of this statement is younger, so all below xmin has ended and is visible to it.
             found = await (await connection.execute(_ROWS, (*self.position, xmin))).fetchall()
             pending = await (
-                await connection.execute("SELECT 1 FROM incidents_feedrow WHERE transaction >= %s LIMIT 1", (xmin,))
+                await connection.execute(
+                    "SELECT 1 FROM incidents_feedrow WHERE transaction >= %s LIMIT 1", (xmin,)
+                )
             ).fetchone()
         self.position = max(self.position, (xmin, 0))
         self._read_at = time.monotonic()
@@ -195,7 +197,9 @@ class Feed:
 
 
 def _row(values: Sequence[Any]) -> Row:
-    return Row(cursor=(int(values[0]), int(values[1])), tenant_id=int(values[2]), topic=values[3], key=values[4])
+    return Row(
+        cursor=(int(values[0]), int(values[1])), tenant_id=int(values[2]), topic=values[3], key=values[4]
+    )
 
 
 _feeds: dict[asyncio.AbstractEventLoop, Feed] = {}
@@ -324,7 +328,9 @@ class _Stream:
 
     async def _event(self, name: str, body: dict[str, Any]) -> None:
         text = json.dumps(body, separators=(",", ":"))
-        await self._write(f"id: {self._cursor[0]}:{self._cursor[1]}\nevent: {name}\ndata: {text}\n\n".encode())
+        await self._write(
+            f"id: {self._cursor[0]}:{self._cursor[1]}\nevent: {name}\ndata: {text}\n\n".encode()
+        )
 
     async def _write(self, chunk: bytes) -> None:
         await self._send({"type": "http.response.body", "body": chunk, "more_body": True})

@@ -44,7 +44,9 @@ def next_step(incident: Incident, actions: list[Action], now: datetime) -> NextS
             return NextStep(f"{word}: waits for approval")
         return NextStep(f"{word}: at once")
     if incident.state == IncidentState.WAITING:
-        return NextStep(f"after {WAITING_WORDS.get(incident.waiting_for, 'a wait')}", incident.waiting_until_at)
+        return NextStep(
+            f"after {WAITING_WORDS.get(incident.waiting_for, 'a wait')}", incident.waiting_until_at
+        )
     if incident.state == IncidentState.WATCHING:
         steady_at = incident.state_since_at + timedelta(seconds=settings.TIMINGS["STEADY_SECONDS"])
         if steady_at > now:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import wraps
 from typing import Any
 
@@ -14,11 +14,11 @@ from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import render
 from django.utils.cache import patch_cache_control, patch_vary_headers
 
-from apps.access.models import Cluster, NamespaceMap, Role, Tenant, User
-from apps.access.selectors import roles_of, visible_tenant_ids
+from apps.access.models import Cluster, NamespaceMap, Role, RoleBinding, Tenant, User
+from apps.access.selectors import visible_tenant_ids
 from apps.jobs.models import Job
 from apps.nodes.models import Machine
-from apps.nodes.selectors import sees_all_machines, visible_machines
+from apps.nodes.selectors import visible_machines
 from recovery.errors import NotFound
 
 FRAGMENT_HEADER = "HX-Request"
@@ -40,13 +40,11 @@ class Scope:
     clusters: list[Cluster]
     cluster: Cluster | None
     all_nodes: bool  # the fleet's people see every node, others those of their jobs
-    _roles: dict[int, frozenset[Role]] = field(default_factory=dict)
+    operates: frozenset[int | None]  # tenants in which the reader is an operator; None: in all of them
 
     def may_operate(self, tenant_id: int) -> bool:
         """Whether the reader is an operator of this tenant."""
-        if tenant_id not in self._roles:
-            self._roles[tenant_id] = roles_of(self.user, tenant_id)
-        return Role.OPERATOR in self._roles[tenant_id]
+        return self.user.is_superuser or not self.operates.isdisjoint((None, tenant_id))
 
     def require_operator(self, tenant: Tenant) -> None:
         """Raise PermissionDenied, saying which role is missing where."""
@@ -76,7 +74,8 @@ def scope_of(request: HttpRequest) -> Scope:
     assert isinstance(user, User)
     tenant_ids = visible_tenant_ids(user)
     clusters = Cluster.objects.order_by("slug").defer("token_keys")
-    all_nodes = tenant_ids is None or sees_all_machines(user)
+    bindings = list(RoleBinding.objects.filter(user=user).values_list("tenant_id", "role"))
+    all_nodes = tenant_ids is None or any(tenant_id is None for tenant_id, _ in bindings)
     if not all_nodes:
         mapped = NamespaceMap.objects.filter(cluster=OuterRef("pk"), tenant__in=tenant_ids)
         with_jobs = Job.objects.filter(cluster=OuterRef("pk"), tenant__in=tenant_ids)
@@ -86,7 +85,8 @@ def scope_of(request: HttpRequest) -> Scope:
     chosen = next((cluster for cluster in found if cluster.slug == wanted), None)
     if wanted and chosen is None:
         raise Http404(f"There is no cluster {wanted} here.")
-    return Scope(user, tenant_ids, found, chosen, all_nodes)
+    operates = frozenset(tenant_id for tenant_id, role in bindings if role == Role.OPERATOR)
+    return Scope(user, tenant_ids, found, chosen, all_nodes, operates)
 
 
 def is_fragment(request: HttpRequest) -> bool:
@@ -106,7 +106,9 @@ def page(view: Callable[..., HttpResponseBase]) -> Callable[..., HttpResponseBas
         response: HttpResponseBase
         if not isinstance(request.user, User):
             if is_fragment(request):
-                response = HttpResponse("Your session has ended. Log in again.", status=401, content_type="text/plain")
+                response = HttpResponse(
+                    "Your session has ended. Log in again.", status=401, content_type="text/plain"
+                )
             else:
                 response = redirect_to_login(request.get_full_path())
         else:

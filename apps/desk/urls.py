@@ -17,8 +17,14 @@ urlpatterns = [
     path("incidents/", incidents.incident_list, name="incident_list"),
     path("incidents.csv", incidents.incident_export, name="incident_export"),
     path("incidents/<int:incident_id>/", incidents.incident_detail, name="incident_detail"),
-    path("incidents/<int:incident_id>/timeline.<str:form>", incidents.timeline_export, name="timeline_export"),
-    path("incidents/<int:incident_id>/acknowledge/", incidents.incident_acknowledge, name="incident_acknowledge"),
+    path(
+        "incidents/<int:incident_id>/timeline.<str:form>", incidents.timeline_export, name="timeline_export"
+    ),
+    path(
+        "incidents/<int:incident_id>/acknowledge/",
+        incidents.incident_acknowledge,
+        name="incident_acknowledge",
+    ),
     path("incidents/<int:incident_id>/resolve/", incidents.incident_resolve, name="incident_resolve"),
     path("actions/<int:action_id>/cancel/", incidents.action_cancel, name="action_cancel"),
     path("actions/<int:action_id>/now/", incidents.action_now, name="action_now"),

@@ -98,10 +98,13 @@ USES: Mapping[str, Mark] = {
     "duplicate": Mark("duplicate", "ring", "quiet"),
     "refused": Mark("refused", "barred", "critical"),
 }
+# Inside a job the phase machine's own words, which orders, logs and the API use too.
+INNER_PHASES: Mapping[str, Mark] = {phase: mark._replace(word=str(phase)) for phase, mark in PHASES.items()}
 MARKS: Mapping[str, Mapping[str, Mark]] = {
     "incident": INCIDENT_STATES,
     "severity": SEVERITIES,
     "phase": PHASES,
+    "inner": INNER_PHASES,
     "action": ACTION_STATES,
     "node": NODE_STATES,
     "checkpoint": CHECKPOINT_STATES,

@@ -9,14 +9,14 @@ from enum import StrEnum
 from django.db.models import BooleanField, Case, Count, Exists, F, OuterRef, QuerySet, TextField, Value, When
 from django.db.models.expressions import RawSQL
 
-from apps.access.models import Cluster, RoleBinding, User
+from apps.access.models import Cluster
 from apps.nodes.models import Machine, WatchState
 
 # Taints that pools carry all their life, and the one that a cordon makes: neither says that a node is held.
 STANDING_TAINTS = ("nvidia.com/gpu", "amd.com/gpu", "node.kubernetes.io/unschedulable")
 _HELD_TAINT = RawSQL(
     "jsonb_path_exists(nodes_machine.taints,"
-    " '$[*] ? (@.effect != \"PreferNoSchedule\""
+    ' \'$[*] ? (@.effect != "PreferNoSchedule"'
     + "".join(f' && @.key != "{key}"' for key in STANDING_TAINTS)
     + ")')",
     (),
@@ -73,13 +73,11 @@ def with_state(machines: QuerySet[Machine]) -> QuerySet[Machine]:
     return machines.annotate(state=_STATE)
 
 
-def sees_all_machines(user: User) -> bool:
-    """Whether somebody's work is the whole fleet: a role that holds in every tenant."""
-    return user.is_superuser or RoleBinding.objects.filter(user=user, tenant=None).exists()
-
-
 def visible_machines(tenant_ids: Sequence[int] | None, *, all_of_them: bool = False) -> QuerySet[Machine]:
-    """Machines that somebody may see: all (``all_of_them``, or None), or those where workers of these tenants ran."""
+    """Machines that somebody may see: those where workers of these tenants ran; all for None or ``all_of_them``.
+
+    ``all_of_them`` is for people whose role holds in every tenant: the fleet is their work.
+    """
     machines = with_state(Machine.objects.select_related("cluster"))
     if tenant_ids is None or all_of_them:
         return machines

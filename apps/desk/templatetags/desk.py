@@ -87,9 +87,7 @@ def clock(at: datetime | None) -> SafeString | str:
         return "–"
     local = timezone.localtime(at)
     shown = f"{local:%H:%M:%S}" if local.date() == timezone.localdate() else f"{local:%d %b %H:%M:%S}"
-    return format_html(
-        '<time datetime="{}" data-absolute="{}">{}</time>', _machine(at), _absolute(at), shown
-    )
+    return format_html('<time datetime="{}" data-absolute="{}">{}</time>', _machine(at), _absolute(at), shown)
 
 
 @register.simple_tag

@@ -25,6 +25,8 @@ def preferences(request: DeskRequest) -> HttpResponseBase:
         if form.is_valid():
             form.save(request.user)
             target = request.POST.get("next", "")
-            return redirect(target if url_has_allowed_host_and_scheme(target, allowed_hosts=None) else "desk:preferences")
+            return redirect(
+                target if url_has_allowed_host_and_scheme(target, allowed_hosts=None) else "desk:preferences"
+            )
         messages.error(request, next(iter(form.errors.values()))[0])
     return render(request, "desk/preferences.html", {"nav": "", "zones": time_zones(), "topics": ""})

@@ -35,6 +35,8 @@ def changes(request: DeskRequest) -> HttpResponseBase:
     if request.headers.get("If-None-Match") == tag:
         response = HttpResponse(status=304)
     else:
-        response = JsonResponse({"cursor": found.cursor, "changes": [list(change) for change in found.changes]})
+        response = JsonResponse(
+            {"cursor": found.cursor, "changes": [list(change) for change in found.changes]}
+        )
     response["ETag"] = tag
     return response

@@ -55,7 +55,11 @@ def incident_list(request: DeskRequest) -> HttpResponseBase:
         still = {row.pk for row in found.rows}
     now = timezone.now()
     in_scope = visible if wanted.cluster_id is None else visible.filter(cluster=wanted.cluster_id)
-    states = [s for s in IncidentState if wanted.tab == "all" or (s in ("resolved", "closed")) == (wanted.tab == "resolved")]
+    states = [
+        s
+        for s in IncidentState
+        if wanted.tab == "all" or (s in ("resolved", "closed")) == (wanted.tab == "resolved")
+    ]
     return render(
         request,
         "incidents/incident_list.html",
@@ -65,7 +69,12 @@ def incident_list(request: DeskRequest) -> HttpResponseBase:
             "wanted": wanted,
             "page": found,
             "rows": [
-                (row, next_step(row, row.open_actions, now), scope.may_operate(row.tenant_id), row.pk in still)  # type: ignore[attr-defined]
+                (
+                    row,
+                    next_step(row, row.open_actions, now),
+                    scope.may_operate(row.tenant_id),
+                    row.pk in still,
+                )  # type: ignore[attr-defined]
                 for row in found.rows
             ],
             "new_count": new_count,
@@ -77,7 +86,9 @@ def incident_list(request: DeskRequest) -> HttpResponseBase:
             "severity_chips": toggle_chips(request.GET, "severity", "severity", Severity),
             "state_chips": toggle_chips(request.GET, "state", "incident", states),
             "is_filtered": bool(wanted.severities or wanted.states or wanted.job_id or wanted.text),
-            "filter_job": jobs.get_job(scope.tenant_ids, wanted.job_id) if wanted.job_id is not None else None,
+            "filter_job": jobs.get_job(scope.tenant_ids, wanted.job_id)
+            if wanted.job_id is not None
+            else None,
         },
     )
 

@@ -129,5 +129,7 @@ def job_stop(request: DeskRequest, job_id: int) -> HttpResponseBase:
         except SubjectBusy as error:
             messages.warning(request, f"Not done, nothing was changed: {error}. Try again in a moment.")
         else:
-            messages.success(request, "The stop is asked for and decided; the phase below tells when it is done.")
+            messages.success(
+                request, "The stop is asked for and decided; the phase below tells when it is done."
+            )
     return redirect(reverse("desk:job_detail", args=[job.pk]))

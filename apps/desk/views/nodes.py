@@ -134,17 +134,31 @@ def _condition(condition: dict[str, Any]) -> dict[str, Any]:
     """A condition with its mark. Ready should be True, all others False; Unknown is neither."""
     status = str(condition.get("status", ""))
     wanted = "True" if condition.get("type") == "Ready" else "False"
-    icon, tone = ("ring", "warn") if status == "Unknown" else ("check", "good") if status == wanted else ("triangle", "critical")
+    icon, tone = (
+        ("ring", "warn")
+        if status == "Unknown"
+        else ("check", "good")
+        if status == wanted
+        else ("triangle", "critical")
+    )
     since = condition.get("since")
-    return condition | {"icon": icon, "tone": tone, "since": parse_datetime(since) if isinstance(since, str) else None}
+    return condition | {
+        "icon": icon,
+        "tone": tone,
+        "since": parse_datetime(since) if isinstance(since, str) else None,
+    }
 
 
 def _attributes(machine: Machine) -> list[tuple[str, str]]:
     addresses = ", ".join(
-        str(address.get("address", "")) if isinstance(address, dict) else str(address) for address in machine.addresses
+        str(address.get("address", "")) if isinstance(address, dict) else str(address)
+        for address in machine.addresses
     )
     rows = [
-        ("GPUs", f"{machine.gpu_count} × {machine.gpu_type or 'type not known'}" if machine.gpu_count else ""),
+        (
+            "GPUs",
+            f"{machine.gpu_count} × {machine.gpu_type or 'type not known'}" if machine.gpu_count else "",
+        ),
         ("Pool", machine.pool),
         ("Rack", machine.rack),
         ("Zone", machine.zone),

@@ -129,11 +129,17 @@ class WatchLine:
 
 def _watch_line(cluster: Cluster, rows: list[WatchState], now: datetime) -> WatchLine:
     troubles = [
-        f"{row.resource} {why}" if row.resource != "leader" else why for row in rows if (why := watch_trouble(row, now))
+        f"{row.resource} {why}" if row.resource != "leader" else why
+        for row in rows
+        if (why := watch_trouble(row, now))
     ]
     read = [row for row in rows if row.resource != "leader"]
     order = ("broken", "starting", "listing", "watching")
-    worst = min((row.state for row in read), key=lambda state: order.index(state) if state in order else -1, default="")
+    worst = min(
+        (row.state for row in read),
+        key=lambda state: order.index(state) if state in order else -1,
+        default="",
+    )
     lags = [row.lag_seconds for row in read if row.lag_seconds is not None]
     return WatchLine(cluster, worst, "; ".join(troubles), max(lags, default=None))
 

@@ -35,7 +35,9 @@ def search(request: DeskRequest) -> HttpResponseBase:
     exact = [job for job in found_jobs if text in (job.name, f"{job.namespace}/{job.name}")]
     if len(exact) == 1:
         return redirect("desk:job_detail", exact[0].pk)
-    found_nodes = list(nodes.present(machines).filter(name__icontains=text).order_by("name", "id")[: MOST + 1])
+    found_nodes = list(
+        nodes.present(machines).filter(name__icontains=text).order_by("name", "id")[: MOST + 1]
+    )
     found_incidents = list(visible.filter(title__icontains=text)[: MOST + 1])
     hits = [
         *(("desk:incident_detail", row.pk) for row in found_incidents),

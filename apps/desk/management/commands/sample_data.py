@@ -35,7 +35,13 @@ from recovery.decide import Mode
 from recovery.phases import TERMINAL_PHASES
 
 CLUSTERS = ("west-1", "east-2")
-ENVIRONMENT = {"framework": "torch 2.9.1", "cuda": "13.0", "nccl": "2.28.9", "driver": "580.95.05", "devices": "8 × H100"}
+ENVIRONMENT = {
+    "framework": "torch 2.9.1",
+    "cuda": "13.0",
+    "nccl": "2.28.9",
+    "driver": "580.95.05",
+    "devices": "8 × H100",
+}
 
 
 class Command(BaseCommand):
@@ -45,15 +51,21 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         """Options."""
-        parser.add_argument("--password", default="", help="Password of the people made; without it none can log in.")
+        parser.add_argument(
+            "--password", default="", help="Password of the people made; without it none can log in."
+        )
         parser.add_argument("--incidents", type=int, default=0, help="Resolved incidents beside the others.")
-        parser.add_argument("--workers", type=int, default=0, help="A job with so many workers beside the others.")
+        parser.add_argument(
+            "--workers", type=int, default=0, help="A job with so many workers beside the others."
+        )
 
     @transaction.atomic
     def handle(self, *args: Any, **options: Any) -> None:
         """Make the rows, all or none."""
         if other := Cluster.objects.exclude(slug__in=CLUSTERS).first():
-            raise CommandError(f"This database watches the cluster {other.slug}; sample rows would be taken for real.")
+            raise CommandError(
+                f"This database watches the cluster {other.slug}; sample rows would be taken for real."
+            )
         if Cluster.objects.exists():
             raise CommandError("The sample rows are there already; start with an empty database.")
         sample = Sample(database_now(), password=options["password"])
@@ -61,7 +73,9 @@ class Command(BaseCommand):
         sample.make_history(options["incidents"])
         if options["workers"]:
             sample.make_large_job(options["workers"])
-        self.stdout.write("People: mei.lin (operator, approver), a.khan (viewer in nlp), j.ortiz (operator in vision).")
+        self.stdout.write(
+            "People: mei.lin (operator, approver), a.khan (viewer in nlp), j.ortiz (operator in vision)."
+        )
 
 
 class Sample:
@@ -89,7 +103,9 @@ class Sample:
 
     def _people(self) -> None:
         for slug in ("nlp", "vision", "speech"):
-            self.tenants[slug] = Tenant.objects.create(slug=slug, name=slug.upper() if slug == "nlp" else slug.title())
+            self.tenants[slug] = Tenant.objects.create(
+                slug=slug, name=slug.upper() if slug == "nlp" else slug.title()
+            )
         for name, tenant, roles in (
             ("mei.lin", None, (Role.OPERATOR, Role.APPROVER)),
             ("a.khan", "nlp", (Role.VIEWER,)),
@@ -100,11 +116,15 @@ class Sample:
             person.save()
             self.people[name] = person
             for role in roles:
-                RoleBinding.objects.create(user=person, tenant=self.tenants[tenant] if tenant else None, role=role)
+                RoleBinding.objects.create(
+                    user=person, tenant=self.tenants[tenant] if tenant else None, role=role
+                )
 
     def _clusters(self) -> None:
         for slug, mode in zip(CLUSTERS, (Mode.AUTO, Mode.OBSERVE), strict=True):
-            cluster = Cluster.objects.create(slug=slug, name=slug, system_uid=f"uid-{slug}", mode=mode, is_simulated=True)
+            cluster = Cluster.objects.create(
+                slug=slug, name=slug, system_uid=f"uid-{slug}", mode=mode, is_simulated=True
+            )
             self.clusters[slug] = cluster
             for tenant in self.tenants.values():
                 NamespaceMap.objects.create(cluster=cluster, pattern=f"{tenant.slug}-*", tenant=tenant)
@@ -120,7 +140,9 @@ class Sample:
             ("west-1", 3, 5): {"is_ready": False, "ready_since_at": self.ago(340)},
             ("west-1", 7, 2): {"is_cordoned": True},
             ("west-1", 9, 4): {"is_ready": None},
-            ("west-1", 11, 1): {"taints": [{"key": "example.com/repair", "value": "rma", "effect": "NoSchedule"}]},
+            ("west-1", 11, 1): {
+                "taints": [{"key": "example.com/repair", "value": "rma", "effect": "NoSchedule"}]
+            },
         }
         for cluster, racks, per_rack in (("west-1", 12, 8), ("east-2", 2, 8)):
             for rack in range(1, racks + 1):
@@ -157,22 +179,48 @@ class Sample:
         self.kill_process_incident(llm)
         moe = self.job("vision-moe", "vision", "Troubleshooting", workers=8, attempt=2, recover=1, age=9000)
         self._attempts(moe, ((1, "process_died", 12, 4.0),))
-        waiting = self.incident(moe, "Process of worker 3 died on gpu-r02-03", "waiting", "high", age=14, rung="L1")
+        waiting = self.incident(
+            moe, "Process of worker 3 died on gpu-r02-03", "waiting", "high", age=14, rung="L1"
+        )
         waiting.waiting_for, waiting.waiting_until_at = "backoff", self.now + timedelta(seconds=1800)
-        waiting.considered = [{"remedy": "restart_container", "refused_because": "quick checks are clean; restarting the process is cheaper"}]
+        waiting.considered = [
+            {
+                "remedy": "restart_container",
+                "refused_because": "quick checks are clean; restarting the process is cheaper",
+            }
+        ]
         waiting.save()
         self.action(waiting, "restart_process", "ready", why="process gone, quick checks clean", wait=1800)
         asr = self.job("asr-large", "speech", "RunCommand", workers=4, attempt=2, recover=1, age=20_000)
         self._attempts(asr, ((1, "process_died", 20, 2.9),))
-        watching = self.incident(asr, "Process of worker 1 died on gpu-r05-02", "watching", "medium", age=55, rung="L1")
+        watching = self.incident(
+            asr, "Process of worker 1 died on gpu-r05-02", "watching", "medium", age=55, rung="L1"
+        )
         self.action(watching, "restart_process", "done", why="process gone, quick checks clean")
-        rlhf = self.job("rlhf-ppo", "nlp", "Restarting", workers=4, attempt=5, recover=3, age=40_000, reason="waits for the pod of worker 2")
-        self._attempts(rlhf, tuple((n, "pod_deleted" if n == 4 else "process_died", 30 + n, 3 + n) for n in range(1, 5)))
-        recovering = self.incident(rlhf, "Pod of worker 2 was deleted", "recovering", "high", age=33, rung="L1")
+        rlhf = self.job(
+            "rlhf-ppo",
+            "nlp",
+            "Restarting",
+            workers=4,
+            attempt=5,
+            recover=3,
+            age=40_000,
+            reason="waits for the pod of worker 2",
+        )
+        self._attempts(
+            rlhf, tuple((n, "pod_deleted" if n == 4 else "process_died", 30 + n, 3 + n) for n in range(1, 5))
+        )
+        recovering = self.incident(
+            rlhf, "Pod of worker 2 was deleted", "recovering", "high", age=33, rung="L1"
+        )
         self.action(recovering, "restart_process", "verifying", why="every worker is back and checked")
-        self.action(recovering, "evict_worker", "refused", why="the node is suspected", refused="remedy not installed")
+        self.action(
+            recovering, "evict_worker", "refused", why="the node is suspected", refused="remedy not installed"
+        )
         bert = self.job("bert-distil", "nlp", "RunCommand", workers=2, attempt=1, recover=0, age=800)
-        needs = self.incident(bert, "No progress: step 1200 after 3 restarts", "needs_person", "critical", age=1500, rung="L1")
+        needs = self.incident(
+            bert, "No progress: step 1200 after 3 restarts", "needs_person", "critical", age=1500, rung="L1"
+        )
         needs.acknowledged_by, needs.acknowledged_at = self.people["mei.lin"], self.ago(600)
         needs.version = 1
         needs.save()
@@ -182,24 +230,78 @@ class Sample:
             text="bert-distil stops at step 1200 again and again. Look at its data at that step, or stop it.",
         )  # fmt: skip
         self.event(needs, 1300, "acknowledged", "Acknowledged by mei.lin", "person", "mei.lin")
-        clip = self.job("clip-vit-h", "vision", "RunCommand", workers=8, attempt=1, recover=0, age=30_000, mixed=True)
-        self.incident(clip, "Worker 5 is silent; its pod runs and the others step", "suspected", "low", age=20)
-        Incarnation.objects.filter(worker__job=clip, worker__index=5).update(is_silent=True, last_seen_at=self.ago(22))
-        tts = self.job("tts-finetune", "speech", "Failed", workers=3, attempt=3, recover=3, max_retry=2, age=50_000, reason="failures 3 of 2")
+        clip = self.job(
+            "clip-vit-h", "vision", "RunCommand", workers=8, attempt=1, recover=0, age=30_000, mixed=True
+        )
+        self.incident(
+            clip, "Worker 5 is silent; its pod runs and the others step", "suspected", "low", age=20
+        )
+        Incarnation.objects.filter(worker__job=clip, worker__index=5).update(
+            is_silent=True, last_seen_at=self.ago(22)
+        )
+        tts = self.job(
+            "tts-finetune",
+            "speech",
+            "Failed",
+            workers=3,
+            attempt=3,
+            recover=3,
+            max_retry=2,
+            age=50_000,
+            reason="failures 3 of 2",
+        )
         self._attempts(tts, tuple((n, "process_died", 10, 2.5) for n in range(1, 4)))
-        failed = self.incident(tts, "Failed: failures 3 of 2", "resolved", "high", age=4000, resolution="job_ended", rung="L1")
+        failed = self.incident(
+            tts, "Failed: failures 3 of 2", "resolved", "high", age=4000, resolution="job_ended", rung="L1"
+        )
         self.action(failed, "stop_job", "done", why="a worker's retries passed max retry")
         LogTail.objects.create(
             tenant=failed.tenant, incident=failed, worker="worker 1", pod_name="tts-finetune-1-x7k2p", stored_at=self.ago(3990),
             lines="[rank1]: Watchdog caught collective operation timeout: WorkNCCL(SeqNum=3389, OpType=ALLREDUCE)\n"
             "[rank1]: terminate called after throwing an instance of 'c10::DistBackendError'\n",
         )  # fmt: skip
-        old = self.incident(self.job("ocr-small", "vision", "Succeeded", workers=2, attempt=2, recover=1, age=90_000), "Process of worker 0 died on gpu-r06-01", "closed", "medium", age=70_000, resolution="recovered", rung="L1")
+        old = self.incident(
+            self.job("ocr-small", "vision", "Succeeded", workers=2, attempt=2, recover=1, age=90_000),
+            "Process of worker 0 died on gpu-r06-01",
+            "closed",
+            "medium",
+            age=70_000,
+            resolution="recovered",
+            rung="L1",
+        )
         self.action(old, "restart_process", "done", why="process gone, quick checks clean")
-        self.job("diffusion-xl", "vision", "Pending", workers=16, attempt=0, recover=0, age=240, reason="waiting for capacity: 0/96 nodes have 8 free GPUs")
+        self.job(
+            "diffusion-xl",
+            "vision",
+            "Pending",
+            workers=16,
+            attempt=0,
+            recover=0,
+            age=240,
+            reason="waiting for capacity: 0/96 nodes have 8 free GPUs",
+        )
         self.job("llm-7b-eval", "nlp", "BootChecking", workers=4, attempt=0, recover=0, age=18)
-        self.job("mt-en-de", "nlp", "Stopped", workers=2, attempt=1, recover=0, age=60_000, reason="stopped by mei.lin: wrong data set")
-        self.job("wav2vec-probe", "speech", "RunCommand", cluster="east-2", workers=2, attempt=1, recover=0, age=5000, protected=False)
+        self.job(
+            "mt-en-de",
+            "nlp",
+            "Stopped",
+            workers=2,
+            attempt=1,
+            recover=0,
+            age=60_000,
+            reason="stopped by mei.lin: wrong data set",
+        )
+        self.job(
+            "wav2vec-probe",
+            "speech",
+            "RunCommand",
+            cluster="east-2",
+            workers=2,
+            attempt=1,
+            recover=0,
+            age=5000,
+            protected=False,
+        )
 
     def job(
         self, name: str, tenant: str, phase: str, *, workers: int, attempt: int, recover: int, age: float,
@@ -220,7 +322,14 @@ class Sample:
             restart_policy="Never", world_running_at=self.ago(age - 10), created_at=self.ago(age), seen_at=self.ago(2),
             ended_at=self.ago(60) if ended else None, waiting_seconds=240 if phase == "Pending" else 0,
         )  # fmt: skip
-        Run.objects.create(tenant=owner, job=job, r=1, started_at=self.ago(age), ended_at=job.ended_at, end_phase=phase if ended else "")
+        Run.objects.create(
+            tenant=owner,
+            job=job,
+            r=1,
+            started_at=self.ago(age),
+            ended_at=job.ended_at,
+            end_phase=phase if ended else "",
+        )
         if phase != "Pending":
             self._workers(job, mixed=mixed, age=age)
         if attempt:
@@ -290,13 +399,17 @@ class Sample:
                     "ended_at": ended, "end_cause": cause, "is_counted": True, "remedy": "restart_process",
                 },
             )  # fmt: skip
-            FailureCount.objects.create(tenant=job.tenant, job=job, attempt=n, worker=worker, cause=cause, at=ended)
+            FailureCount.objects.create(
+                tenant=job.tenant, job=job, attempt=n, worker=worker, cause=cause, at=ended
+            )
             at = ended + timedelta(seconds=back)
 
     def subject(self, job: Job) -> Subject:
         """The subject of a job."""
         subject, _ = Subject.objects.get_or_create(
-            kind="job", key=str(job.pk), defaults={"tenant": job.tenant, "cluster": job.cluster, "job": job, "decision_n": 7}
+            kind="job",
+            key=str(job.pk),
+            defaults={"tenant": job.tenant, "cluster": job.cluster, "job": job, "decision_n": 7},
         )
         return subject
 
@@ -312,9 +425,23 @@ class Sample:
             verdict={"category": "process_died", "culprit": "worker 3", "confidence": 0.9, "rule": "exit-by-signal", "evidence": ["exit by SIGKILL, pid 4130", "quick checks: disk pass, gpu pass"]},
         )  # fmt: skip
         Cause.objects.create(
-            tenant=job.tenant, incident=incident, category="process_died", text=title, first_seen_at=self.ago(age), last_seen_at=self.ago(age)
+            tenant=job.tenant,
+            incident=incident,
+            category="process_died",
+            text=title,
+            first_seen_at=self.ago(age),
+            last_seen_at=self.ago(age),
         )
-        self.event(incident, age + 0.3, "failure_seen", "worker 3: process ended by SIGKILL", "agent", received=age, index=3, body={"step": 3388})
+        self.event(
+            incident,
+            age + 0.3,
+            "failure_seen",
+            "worker 3: process ended by SIGKILL",
+            "agent",
+            received=age,
+            index=3,
+            body={"step": 3388},
+        )
         self.event(incident, age, "state_changed", f"Opened: {title}", "policy")
         return incident
 
@@ -352,22 +479,76 @@ class Sample:
 
     def kill_process_incident(self, job: Job) -> Incident:
         """A process killed and brought back in place, from the signal to the steady state."""
-        incident = self.incident(job, "Process of worker 3 died on gpu-r01-04", "resolved", "medium", age=640, resolution="recovered", rung="L1")
+        incident = self.incident(
+            job,
+            "Process of worker 3 died on gpu-r01-04",
+            "resolved",
+            "medium",
+            age=640,
+            resolution="recovered",
+            rung="L1",
+        )
         incident.attempt = 2
         incident.considered = [
-            {"remedy": "restart_container", "refused_because": "quick checks are clean; restarting the process is cheaper"},
+            {
+                "remedy": "restart_container",
+                "refused_because": "quick checks are clean; restarting the process is cheaper",
+            },
             {"remedy": "hold_node", "refused_because": "nothing speaks against the node"},
         ]
         incident.save()
         workers = range(job.world_size)
-        self.event(incident, 639.98, "failure_counted", "Failure of worker 3 counted, 2 of 10", "policy", body={"retries": [1, 1, 1, 2, 1, 1]})
-        self.event(incident, 639.97, "phase_changed", "RunCommand to Troubleshooting: worker 3 reported an error", "policy")
-        self.event(incident, 639.96, "order_written", "Stop and quick checks ordered (sequence 5)", "policy", body={"phase": "troubleshoot", "sequence": 5})
+        self.event(
+            incident,
+            639.98,
+            "failure_counted",
+            "Failure of worker 3 counted, 2 of 10",
+            "policy",
+            body={"retries": [1, 1, 1, 2, 1, 1]},
+        )
+        self.event(
+            incident,
+            639.97,
+            "phase_changed",
+            "RunCommand to Troubleshooting: worker 3 reported an error",
+            "policy",
+        )
+        self.event(
+            incident,
+            639.96,
+            "order_written",
+            "Stop and quick checks ordered (sequence 5)",
+            "policy",
+            body={"phase": "troubleshoot", "sequence": 5},
+        )
         for index in workers:
-            self.event(incident, 639.4 - 0.03 * index, "worker_stopped", f"Worker {index} stopped, quick checks clean", "agent", index=index, body={"step": 3388, "sequence": 5})
-        self.event(incident, 639.1, "decided", "Decided: restart process (L1), because the process is gone and the quick checks are clean", "policy")
-        self.event(incident, 639.05, "phase_changed", "Troubleshooting to RunCommand: all start together", "policy")
-        self.event(incident, 639.0, "order_written", "Start ordered (sequence 6)", "policy", body={"phase": "command", "sequence": 6})
+            self.event(
+                incident,
+                639.4 - 0.03 * index,
+                "worker_stopped",
+                f"Worker {index} stopped, quick checks clean",
+                "agent",
+                index=index,
+                body={"step": 3388, "sequence": 5},
+            )
+        self.event(
+            incident,
+            639.1,
+            "decided",
+            "Decided: restart process (L1), because the process is gone and the quick checks are clean",
+            "policy",
+        )
+        self.event(
+            incident, 639.05, "phase_changed", "Troubleshooting to RunCommand: all start together", "policy"
+        )
+        self.event(
+            incident,
+            639.0,
+            "order_written",
+            "Start ordered (sequence 6)",
+            "policy",
+            body={"phase": "command", "sequence": 6},
+        )
         for kind, at, text, more in (
             ("process_started", 638.7, "started its training process", {"sequence": 6}),
             ("restored", 638.1, "restored step 3300", {"step": 3300, "seconds": 0.5}),
@@ -376,9 +557,32 @@ class Sample:
         ):
             for index in workers:
                 pids = {"pids": {"agent": 1, "command": 4188 + index}} if kind == "process_started" else {}
-                self.event(incident, at - 0.02 * index, kind, f"Worker {index} {text}", "agent", index=index, body=more | pids, attempt=3)
-        self.event(incident, 636.0, "evidence", "Worker 1: collective timed out; a symptom of worker 3, counts nothing", "agent", received=622.0, index=1)
-        self.event(incident, 545.0, "incident_resolved", "Training is steady: recovered, 88 steps lost (failed at 3388, resumed from 3300)", "policy")
+                self.event(
+                    incident,
+                    at - 0.02 * index,
+                    kind,
+                    f"Worker {index} {text}",
+                    "agent",
+                    index=index,
+                    body=more | pids,
+                    attempt=3,
+                )
+        self.event(
+            incident,
+            636.0,
+            "evidence",
+            "Worker 1: collective timed out; a symptom of worker 3, counts nothing",
+            "agent",
+            received=622.0,
+            index=1,
+        )
+        self.event(
+            incident,
+            545.0,
+            "incident_resolved",
+            "Training is steady: recovered, 88 steps lost (failed at 3388, resumed from 3300)",
+            "policy",
+        )
         Attempt.objects.filter(job=job, n=2).update(incident_uid=incident.uid, ended_at=self.ago(640.3))
         Attempt.objects.filter(job=job, n=3).update(started_at=self.ago(639), first_step_at=self.ago(636.9))
         FailureCount.objects.filter(job=job, attempt=2).update(incident_uid=incident.uid, at=self.ago(640))
@@ -420,4 +624,6 @@ class Sample:
 
     def make_large_job(self, workers: int) -> Job:
         """A job with many workers."""
-        return self.job("llm-405b-pretrain", "nlp", "RunCommand", workers=workers, attempt=1, recover=0, age=70_000)
+        return self.job(
+            "llm-405b-pretrain", "nlp", "RunCommand", workers=workers, attempt=1, recover=0, age=70_000
+        )
