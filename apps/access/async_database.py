@@ -65,7 +65,8 @@ class AsyncDatabase:
             max_size=POOL_SIZE,
             timeout=ACQUIRE_SECONDS,
             reconnect_timeout=5,
-            check=None,
+            # One more round trip for each use, against handing out what a restarted server left dead.
+            check=AsyncConnectionPool.check_connection,
             open=False,
             name="async",
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import os
@@ -259,7 +260,8 @@ def test_web_process_ends_in_time_while_polls_and_streams_are_held(
         _, told = enrolled(web, key)
         stream.request("GET", "/live/?cursor=1:0", headers={"Cookie": cookie})
         events = stream.getresponse()
-        assert (events.status, events.getheader("Content-Type")) == (200, "text/event-stream")
+        assert events.status == 200
+        assert (events.getheader("Content-Type") or "").startswith("text/event-stream")
         poll = {"incarnation": told["incarnation"], "wait_seconds": 20, "step": 9}
         answers: list[Answer] = []
         asking = threading.Thread(
@@ -276,7 +278,8 @@ def test_web_process_ends_in_time_while_polls_and_streams_are_held(
         assert time.monotonic() - began < 15, "neither holds the process"
         asking.join(DEADLINE_SECONDS)
         assert [answer.status for answer in answers] == [200], "the poll was answered, not cut"
-        events.read()  # to its end
+        with contextlib.suppress(http.client.IncompleteRead):
+            events.read()  # it ends, without the last chunk
     finally:
         stream.close()
         web.end()

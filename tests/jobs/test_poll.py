@@ -436,6 +436,25 @@ def test_database_away_is_503_with_retry_after() -> None:
     asyncio.run(main())
 
 
+def test_connections_that_a_restart_left_dead_are_not_handed_out() -> None:
+    life = make_life(make_job())
+
+    def end_all() -> None:
+        with psycopg.connect(conninfo(), autocommit=True) as connection:
+            connection.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'incidentdesk-async'"
+            )
+
+    async def test(desk: Desk) -> None:
+        async with desk.database.connection(), desk.database.connection():
+            pass  # two in the pool
+        await in_thread(end_all)
+        for _ in range(3):
+            assert (await desk.ask(life)).status == 200
+
+    run(test)
+
+
 def test_shutdown_answers_who_waits() -> None:
     job = make_job()
     life = make_life(job)
