@@ -72,6 +72,8 @@ def main() -> int:
         if not wait_for(options.endpoint):
             print(f"the simulated cluster did not write {options.endpoint}", file=sys.stderr)
             return 1
+        import incidentdesk.celery  # noqa: F401 - retiring the last start's cluster wakes a worker
+
         call_command("demo_setup", stdout=greeting)
         timed("demo", begun)
     elif options.cluster:
