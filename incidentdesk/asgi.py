@@ -16,6 +16,7 @@ from typing import Any
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "incidentdesk.settings.dev")
 
 from a2wsgi import WSGIMiddleware
+from django.conf import settings
 
 from incidentdesk.wsgi import application as django  # loads the apps that the following need
 
@@ -35,6 +36,7 @@ Send = Callable[[dict[str, Any]], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 THREADS = 12
+AGENT_PATHS = "/agent/v1/"
 #: Requests that wait for a thread or run in one; above it the answer is 503 at once.
 MAX_REQUESTS = 200
 BODY_SECONDS = 15.0
@@ -180,9 +182,17 @@ async def _read(scope: Scope, receive: Receive) -> bytes | None:
 
 
 def _prepared(scope: Scope, length: int) -> Scope:
-    """The scope as WSGI needs it: the body's true length, and a query string of ASCII only."""
-    headers = [(name, value) for name, value in scope["headers"] if name != b"content-length"]
-    headers.append((b"content-length", str(length).encode()))
+    """The scope as WSGI needs it: the body's true length, and a query string of ASCII only.
+
+    Agents address the desk by whatever name their network has for it (a service, a proxy, an address), and
+    nothing in their answers depends on it: Django sees one fixed name instead of refusing the unknown one.
+    """
+    replaced = {b"content-length"}
+    headers = [(b"content-length", str(length).encode())]
+    if scope["path"].startswith(AGENT_PATHS):
+        replaced.add(b"host")
+        headers.append((b"host", settings.AGENT_HOST.encode()))
+    headers += [(name, value) for name, value in scope["headers"] if name not in replaced]
     query = "".join(chr(byte) if byte < 128 else f"%{byte:02X}" for byte in scope["query_string"])
     return {**scope, "headers": headers, "query_string": query.encode("ascii")}
 

@@ -11,7 +11,8 @@ BASE_DIR = Path(__file__).resolve().parents[2]
 STATE_DIR = Path(env.text("INCIDENTDESK_STATE", str(BASE_DIR / ".desk")))
 
 DEBUG = False
-ALLOWED_HOSTS = env.words("ALLOWED_HOSTS")
+AGENT_HOST = "agents.incidentdesk.invalid"  # stands for every name by which agents reach the desk (asgi.py)
+ALLOWED_HOSTS = [*env.words("ALLOWED_HOSTS"), AGENT_HOST]
 CSRF_TRUSTED_ORIGINS = env.words("CSRF_TRUSTED_ORIGINS")
 ROOT_URLCONF = "incidentdesk.urls"
 WSGI_APPLICATION = "incidentdesk.wsgi.application"
