@@ -153,7 +153,7 @@ def _acknowledged(draft: Draft, signal: Signal, key: WorkerKey, phase: MessagePh
     else:
         draft.note(
             "boot_checked", f"{_cap(key)} passed its boot check{f' but {said}' if said else ''}",
-            signal=signal, checks=seconds,
+            signal=signal, checks=seconds, sequence=signal.sequence,
         )  # fmt: skip
 
 
@@ -599,7 +599,7 @@ def _move_failure(
         "failure_seen", fact.text, signal=signal, attempt=before.attempt, worker=key,
         step=_step(signal) if _step(signal) is not None else draft.last_step(),
         received_at=signal.received_at.isoformat(), received_after_seconds=round(late, 3),
-        found_by=_found_by(signal), left_run=left_run, node=node,
+        found_by=_found_by(signal), left_run=left_run, node=node, pid=signal.data.get("pid"),
     )  # fmt: skip
     if result.row in _SENT_AWAY_ROWS:
         draft.choices.append(isolate(str(key), node, fact.text))
