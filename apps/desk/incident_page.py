@@ -11,7 +11,7 @@ from django.conf import settings
 
 from apps.access.models import AuditEntry
 from apps.desk.next_step import next_step
-from apps.desk.stages import stage_bar
+from apps.desk.stages import concerned_nodes, stage_bar
 from apps.desk.words import ACTOR_WORDS
 from apps.incidents import selectors
 from apps.incidents.models import Action, Incident, TimelineEvent
@@ -82,14 +82,12 @@ def incident_page(
     if tab == "audit":
         return context | _audit(incident, before)
     events, has_older = selectors.timeline_of(incident, before=before)
-    first_events = (
-        events if not has_older and before is None else selectors.timeline_of(incident, limit=2000)[0]
-    )
     return context | {
         "lines": timeline_lines([event for event in events if _is_shown(event, show)]),
         "older_before": events[-1].n if has_older else None,
         "shows": SHOWS,
-        **stage_bar(incident, first_events, now),
+        **stage_bar(incident, selectors.stage_events(incident), now),
+        "touched_nodes": concerned_nodes(incident),
         "verdict": verdict_lines(incident.verdict),
         "decision": selectors.last_decision(incident),
         "causes": selectors.causes_of(incident),
@@ -242,6 +240,23 @@ _LOOKS: dict[str, tuple[str, str]] = {
     "worker_finished": ("check", "good"),
     "incident_resolved": ("check", "good"),
     "stop_asked": ("square", "held"),
+    "incident_opened": ("triangle", "critical"),
+    "action_sent": ("bolt", "busy"),
+    "action_ready": ("bolt", "busy"),
+    "action_done": ("check", "good"),
+    "action_failed": ("cross", "critical"),
+    "action_unknown": ("ring", "warn"),
+    "action_cancelled": ("square", "held"),
+    "action_superseded": ("square", "quiet"),
+    "waiting": ("pause", "warn"),
+    "capacity_missing": ("pause", "warn"),
+    "capacity_back": ("check", "good"),
+    "barrier_expired": ("barred", "warn"),
+    "world_running": ("play", "quiet"),
+    "job_suspended": ("pause", "held"),
+    "job_resumed": ("play", "busy"),
+    "job_deleted": ("cross", "held"),
+    "job_ended": ("square", "held"),
 }
 
 

@@ -1,13 +1,145 @@
-"""The stage bar and the facts of an incident."""
+"""The stage bar and the facts of an incident, from its timeline."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from apps.incidents.models import Incident, TimelineEvent
+from apps.desk.charts import segments
+from apps.desk.words import duration, number
+from apps.incidents.models import Incident
+from apps.nodes.models import Machine
+from recovery import timeline
+from recovery.timeline import RecoveryTimeline
+
+MOST_NAMED = 3  # workers whose process ids are written out
 
 
-def stage_bar(incident: Incident, events: Sequence[TimelineEvent], now: datetime) -> dict[str, Any]:
-    return {"stages": [], "facts": [], "stage_missing": "Nothing is measured yet.", "touched_nodes": []}
+@dataclass(frozen=True, slots=True)
+class LegendLine:
+    """One stage in words: its seconds, and how it is known."""
+
+    name: str
+    css: str
+    seconds: float
+    note: str
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """A figure and what it means."""
+
+    value: str
+    text: str
+
+
+def stage_bar(incident: Incident, events: Iterable[timeline.Event], now: datetime) -> dict[str, Any]:
+    """Stages, legend and facts of the incident's newest recovery.
+
+    Args:
+        incident: With its job.
+        events: Those of its timeline that stages are made of, in any order.
+        now: How far a recovery that goes on has come.
+    """
+    every = timeline.recoveries(events, until=incident.resolved_at or now)
+    context: dict[str, Any] = {
+        "stages": [],
+        "stage_missing": "No recovery has begun: nothing was stopped, so nothing is measured.",
+        "facts": _budget(incident),
+        "recovery_count": len(every),
+    }
+    if not every:
+        return context
+    newest = every[-1]
+    parts = [(stage.name, stage.name.replace(" ", "-"), stage.seconds) for stage in newest.stages]
+    legend = [
+        LegendLine(
+            stage.name,
+            stage.name.replace(" ", "-"),
+            stage.seconds,
+            ", ".join(
+                part for part in (stage.note, stage.basis if stage.basis != "measured" else "") if part
+            ),
+        )
+        for stage in newest.stages
+        if stage.seconds > 0
+    ]
+    return context | {
+        "stages": segments(parts),
+        "stage_legend": legend,
+        "stage_total": newest.total.total_seconds(),
+        "stage_running": not newest.is_finished,
+        "stage_summary": ", ".join(f"{line.name} {duration(line.seconds)}" for line in legend),
+        "facts": [*_lost(incident, newest), *_budget(incident), *_processes(newest), *_pods(newest)],
+    }
+
+
+def concerned_nodes(incident: Incident) -> list[Machine]:
+    """The node that the verdict names, when it is one that the desk knows and the incident does not link to."""
+    name = str(incident.verdict.get("node") or "")
+    if not name or (incident.machine is not None and incident.machine.name == name):
+        return []
+    return list(
+        Machine.objects.filter(cluster=incident.cluster_id, name=name, gone_at__isnull=True).only("name")[:1]
+    )
+
+
+def _lost(incident: Incident, recovery: RecoveryTimeline) -> list[Fact]:
+    facts = []
+    if recovery.steps_lost is not None:
+        facts.append(
+            Fact(
+                f"{number(recovery.steps_lost)} steps",
+                f"lost: failed at {number(recovery.failed_step)}, resumed from {number(recovery.resumed_step)}",
+            )
+        )
+    else:
+        facts.append(Fact("–", "steps lost: known when training has resumed"))
+    job = incident.job
+    gpus = job.world_size * job.gpus_per_worker if job is not None else 0
+    if gpus:
+        hours = gpus * recovery.total.total_seconds() / 3600
+        so_far = "" if recovery.is_finished else " so far"
+        facts.append(
+            Fact(
+                f"{hours:.2g} GPU-h",
+                f"estimated: {number(gpus)} GPUs idle for {duration(recovery.total.total_seconds())}{so_far}",
+            )
+        )
+    return facts
+
+
+def _budget(incident: Incident) -> list[Fact]:
+    job = incident.job
+    return [Fact(f"{job.recover_count} of {job.max_retry}", "failures used")] if job is not None else []
+
+
+def _processes(recovery: RecoveryTimeline) -> list[Fact]:
+    facts = []
+    for worker, after in sorted(recovery.pids_after.items()):
+        before = recovery.pids_before.get(worker, ())
+        if not before or len(facts) == MOST_NAMED:
+            continue
+        agent = recovery.agent_pids.get(worker)
+        kept = (
+            f", agent {agent} before and after" if agent is not None and worker in recovery.untouched else ""
+        )
+        facts.append(Fact(f"{before[0]} → {after}", f"process of {worker}{kept}"))
+    if recovery.checks_seconds is not None:
+        facts.append(Fact(duration(recovery.checks_seconds), "longest quick checks, beside the stop"))
+    return facts
+
+
+def _pods(recovery: RecoveryTimeline) -> list[Fact]:
+    if not recovery.rebuilt and not recovery.untouched:
+        return []
+    named = f": {', '.join(recovery.rebuilt[:MOST_NAMED])}" if recovery.rebuilt else ""
+    more = " …" if len(recovery.rebuilt) > MOST_NAMED else ""
+    return [
+        Fact(
+            f"{len(recovery.rebuilt)} rebuilt",
+            f"pods{named}{more}; {number(len(recovery.untouched))} untouched",
+        )
+    ]

@@ -22,6 +22,7 @@ from apps.incidents.models import (
     TimelineEvent,
 )
 from apps.jobs.models import Job
+from recovery import timeline
 from recovery.errors import NotFound
 from recovery.lifecycle import OPEN_ACTION_STATES, OPEN_INCIDENT_STATES, IncidentState, Severity
 
@@ -159,6 +160,34 @@ def timeline_of(
         events = events.filter(n__lt=before)
     found = list(events[: limit + 1])
     return found[:limit], len(found) > limit
+
+
+# What recovery.timeline makes stages and facts of; everything else can be many lines of evidence.
+_STAGE_KINDS = (
+    "failure_seen", "failure_counted", "phase_changed", "order_written", "worker_stopped", "decided", "action_sent",
+    "action_failed", "action_cancelled", "action_superseded", "pod_gone", "enrolled", "boot_checked", "process_started",
+    "restored", "rebuilt", "first_step", "state_changed", "incident_resolved",
+)  # fmt: skip
+
+
+def stage_events(incident: Incident, limit: int = 12_000) -> list[timeline.Event]:
+    """The newest events that stages are made of, as the core reads them, newest first."""
+    rows = (
+        TimelineEvent.objects.filter(incident=incident, kind__in=_STAGE_KINDS)
+        .order_by("-n")
+        .values_list("kind", "at", "role", "index", "attempt", "body", "received_at")[:limit]
+    )
+    return [
+        timeline.Event(
+            kind=kind,
+            at=at,
+            worker=f"{role} {index}" if index is not None else "",
+            attempt=attempt,
+            data=body,
+            received_at=received_at,
+        )
+        for kind, at, role, index, attempt, body, received_at in rows
+    ]
 
 
 def last_decision(incident: Incident) -> Decision | None:

@@ -146,7 +146,9 @@ def counters(job: Job) -> Counters:
     )
 
 
-def attempt_rows(job: Job, *, before: int | None = None, limit: int = 20) -> tuple[list[AttemptRow], int | None]:
+def attempt_rows(
+    job: Job, *, before: int | None = None, limit: int = 20
+) -> tuple[list[AttemptRow], int | None]:
     """The newest attempts (below number ``before``), newest first, and the number to go on from, or None."""
     attempts = Attempt.objects.filter(job=job)
     # One more at the younger end: it tells what the oldest-but-shown lost.
@@ -172,7 +174,8 @@ def attempts_of_incident(job: Job, incident_uid: Any, *, around: int) -> list[At
     for attempt in Attempt.objects.filter(job=job, n__in=missing):
         follows[attempt.n] = attempt
     return [
-        AttemptRow(a, _steps_lost(a, follows.get(a.n + 1)), _back_after(a, follows.get(a.n + 1))) for a in found
+        AttemptRow(a, _steps_lost(a, follows.get(a.n + 1)), _back_after(a, follows.get(a.n + 1)))
+        for a in found
     ]
 
 
@@ -193,7 +196,13 @@ def worker_rows(job: Job) -> list[Worker]:
     return list(
         Worker.objects.filter(job=job, is_retired=False)
         .select_related("incarnation", "incarnation__machine")
-        .defer("environment", "checks", "handled", "incarnation__machine__labels", "incarnation__machine__conditions")
+        .defer(
+            "environment",
+            "checks",
+            "handled",
+            "incarnation__machine__labels",
+            "incarnation__machine__conditions",
+        )
         .order_by("role", "index")
     )
 
@@ -252,7 +261,9 @@ PREEMPTED_CAUSES = (EndCause.PREEMPTED, EndCause.MAINTENANCE)
 EVICTED_CAUSES = (EndCause.EVICTED_BY_DESK,)
 
 
-def lives_on_machine(machine_id: int, tenant_ids: Sequence[int] | None, limit: int = 100) -> list[Incarnation]:
+def lives_on_machine(
+    machine_id: int, tenant_ids: Sequence[int] | None, limit: int = 100
+) -> list[Incarnation]:
     """Workers' lives that run on a machine now, of these tenants (None: all)."""
     lives = (
         Incarnation.objects.filter(machine_id=machine_id, ended_at__isnull=True)
@@ -265,7 +276,9 @@ def lives_on_machine(machine_id: int, tenant_ids: Sequence[int] | None, limit: i
     return list(lives[:limit])
 
 
-def failures_on_machine(machine_id: int, tenant_ids: Sequence[int] | None, limit: int = 20) -> list[FailureCount]:
+def failures_on_machine(
+    machine_id: int, tenant_ids: Sequence[int] | None, limit: int = 20
+) -> list[FailureCount]:
     """Counted failures of workers that ran on this machine in that attempt, newest first."""
     counts = (
         FailureCount.objects.filter(

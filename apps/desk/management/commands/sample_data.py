@@ -4,6 +4,8 @@ For screenshots and for tests of pages, never for a desk that watches a cluster:
 that has any cluster but its own.
 """
 
+# ruff: noqa: E501 - the rows are sentences
+
 from __future__ import annotations
 
 import uuid
@@ -42,6 +44,42 @@ ENVIRONMENT = {
     "driver": "580.95.05",
     "devices": "8 × H100",
 }
+
+# The story of a killed process: seconds ago, kind, text, body. First what the policy does, then what each worker
+# tells (a callable is asked for the worker's index), then how it ends.
+STORY_BEFORE: tuple[tuple[float, str, str, dict[str, Any]], ...] = (
+    (639.98, "failure_counted", "Failure of worker 3 counted, 2 of 10", {"retries": [1, 1, 1, 2, 1, 1]}),
+    (639.98, "phase_changed", "RunCommand to Troubleshooting: worker 3 reported an error", {}),
+    (639.98, "order_written", "Stop and quick checks ordered (sequence 5)", {"order": "stop", "sequence": 5}),
+    (
+        639.1,
+        "decided",
+        "Decided: restart process (L1), the process is gone and the quick checks are clean",
+        {"action": "restart_process"},
+    ),
+    (639.05, "action_sent", "Restart process begins, try 1", {"action": "restart_process"}),
+    (639.0, "phase_changed", "Troubleshooting to RunCommand: all start together", {}),
+    (639.0, "order_written", "Start ordered (sequence 6)", {"order": "run", "sequence": 6}),
+)
+STORY_OF_EACH: tuple[tuple[float, str, str, dict[str, Any]], ...] = (
+    (
+        639.4, "worker_stopped", "stopped, quick checks clean",
+        {"sequence": 5, "checks": {"gpu": 0.21, "disk": 0.01}, "stopped": lambda index: {"seconds": 0.4, "pids": [4127 + index]}},
+    ),
+    (638.7, "process_started", "started its training process", {"sequence": 6, "pids": lambda index: {"agent": 31, "command": 4188 + index}}),
+    (638.2, "rebuilt", "joined its peers", {"seconds": 0.4}),
+    (637.5, "restored", "restored step 3300", {"step": 3300, "seconds": 0.6}),
+    (636.9, "first_step", "did its first step, 3301", {"step": 3301}),
+)  # fmt: skip
+STORY_AFTER: tuple[tuple[float, str, str, dict[str, Any]], ...] = (
+    (636.7, "state_changed", "Watching: every worker steps again", {"state": "watching"}),
+    (
+        545.0,
+        "incident_resolved",
+        "Training is steady: recovered, 88 steps lost",
+        {"state": "resolved", "resolution": "recovered"},
+    ),
+)
 
 
 class Command(BaseCommand):
@@ -89,6 +127,15 @@ class Sample:
         self.people: dict[str, User] = {}
         self.machines: list[Machine] = []
         self._number = 0
+
+    @classmethod
+    def of_database(cls, now: datetime) -> Sample:
+        """The sample that a database holds already, to add to."""
+        sample = cls(now, password="")
+        sample.tenants = {tenant.slug: tenant for tenant in Tenant.objects.all()}
+        sample.clusters = {cluster.slug: cluster for cluster in Cluster.objects.all()}
+        sample.machines = list(Machine.objects.order_by("id"))
+        return sample
 
     def ago(self, seconds: float) -> datetime:
         """So long before now."""
@@ -391,7 +438,7 @@ class Sample:
         assert worker is not None
         for n, cause, lost, back in ends:
             ended = at + timedelta(seconds=390)
-            attempt, _ = Attempt.objects.update_or_create(
+            Attempt.objects.update_or_create(
                 job=job, n=n,
                 defaults={
                     "tenant": job.tenant, "sequence": 2 * n, "started_at": at, "first_step_at": at + timedelta(seconds=back),
@@ -432,6 +479,7 @@ class Sample:
             first_seen_at=self.ago(age),
             last_seen_at=self.ago(age),
         )
+        body = {"step": 3388, "pid": 4130, "left_run": True, "found_by": "agent's report"}
         self.event(
             incident,
             age + 0.3,
@@ -440,9 +488,9 @@ class Sample:
             "agent",
             received=age,
             index=3,
-            body={"step": 3388},
+            body=body,
         )
-        self.event(incident, age, "state_changed", f"Opened: {title}", "policy")
+        self.event(incident, age, "incident_opened", f"Opened: {title}", "policy")
         return incident
 
     def event(
@@ -497,92 +545,24 @@ class Sample:
             {"remedy": "hold_node", "refused_because": "nothing speaks against the node"},
         ]
         incident.save()
-        workers = range(job.world_size)
-        self.event(
-            incident,
-            639.98,
-            "failure_counted",
-            "Failure of worker 3 counted, 2 of 10",
-            "policy",
-            body={"retries": [1, 1, 1, 2, 1, 1]},
-        )
-        self.event(
-            incident,
-            639.97,
-            "phase_changed",
-            "RunCommand to Troubleshooting: worker 3 reported an error",
-            "policy",
-        )
-        self.event(
-            incident,
-            639.96,
-            "order_written",
-            "Stop and quick checks ordered (sequence 5)",
-            "policy",
-            body={"phase": "troubleshoot", "sequence": 5},
-        )
-        for index in workers:
-            self.event(
-                incident,
-                639.4 - 0.03 * index,
-                "worker_stopped",
-                f"Worker {index} stopped, quick checks clean",
-                "agent",
-                index=index,
-                body={"step": 3388, "sequence": 5},
-            )
-        self.event(
-            incident,
-            639.1,
-            "decided",
-            "Decided: restart process (L1), because the process is gone and the quick checks are clean",
-            "policy",
-        )
-        self.event(
-            incident, 639.05, "phase_changed", "Troubleshooting to RunCommand: all start together", "policy"
-        )
-        self.event(
-            incident,
-            639.0,
-            "order_written",
-            "Start ordered (sequence 6)",
-            "policy",
-            body={"phase": "command", "sequence": 6},
-        )
-        for kind, at, text, more in (
-            ("process_started", 638.7, "started its training process", {"sequence": 6}),
-            ("restored", 638.1, "restored step 3300", {"step": 3300, "seconds": 0.5}),
-            ("rebuilt", 637.4, "joined its peers", {"seconds": 0.4}),
-            ("first_step", 636.9, "did its first step, 3301", {"step": 3301}),
-        ):
-            for index in workers:
-                pids = {"pids": {"agent": 1, "command": 4188 + index}} if kind == "process_started" else {}
+        for ago, kind, text, body in STORY_BEFORE:
+            self.event(incident, ago, kind, text, "policy", body=body)
+        for ago, kind, text, bodies in STORY_OF_EACH:
+            for index in range(job.world_size):
+                body = {name: value(index) if callable(value) else value for name, value in bodies.items()}
                 self.event(
                     incident,
-                    at - 0.02 * index,
+                    ago - 0.02 * index,
                     kind,
                     f"Worker {index} {text}",
                     "agent",
                     index=index,
-                    body=more | pids,
-                    attempt=3,
+                    body=body,
                 )
-        self.event(
-            incident,
-            636.0,
-            "evidence",
-            "Worker 1: collective timed out; a symptom of worker 3, counts nothing",
-            "agent",
-            received=622.0,
-            index=1,
-        )
-        self.event(
-            incident,
-            545.0,
-            "incident_resolved",
-            "Training is steady: recovered, 88 steps lost (failed at 3388, resumed from 3300)",
-            "policy",
-        )
+        for ago, kind, text, body in STORY_AFTER:
+            self.event(incident, ago, kind, text, "policy", body=body)
+        late = "Worker 1: collective timed out; a symptom of worker 3, counts nothing"
+        self.event(incident, 636.0, "evidence", late, "agent", received=622.0, index=1)
         Attempt.objects.filter(job=job, n=2).update(incident_uid=incident.uid, ended_at=self.ago(640.3))
         Attempt.objects.filter(job=job, n=3).update(started_at=self.ago(639), first_step_at=self.ago(636.9))
         FailureCount.objects.filter(job=job, attempt=2).update(incident_uid=incident.uid, at=self.ago(640))

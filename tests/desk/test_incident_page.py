@@ -1,0 +1,220 @@
+"""One incident: verdict, actions, timeline, stages, exports."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from datetime import timedelta
+
+import pytest
+from django.test import Client
+
+from apps.access.clock import database_now
+from apps.desk.incident_page import timeline_lines, who
+from apps.incidents.models import Action, TimelineEvent
+from tests.desk.conftest import incident_of, text_of
+
+
+def test_page_says_why_and_what_was_refused(operator: Client) -> None:
+    text = text_of(operator.get(f"/incidents/{incident_of('llm-70b-pretrain').pk}/"))
+    for said in (
+        "Process died, worker 3, confidence 0.9",
+        "exit by SIGKILL, pid 4130",
+        "restart container quick checks are clean; restarting the process is cheaper",
+        "hold node nothing speaks against the node",
+        "L1, restart process",
+        "training recovered after 1 min 35 s",
+        "handled without a person",
+    ):
+        assert said in text
+
+
+def test_remedy_that_is_not_installed_is_shown_refused(operator: Client) -> None:
+    text = text_of(operator.get(f"/incidents/{incident_of('rlhf-ppo').pk}/"))
+    assert "evict worker refused refused: remedy not installed" in text
+    assert "Do it now" not in text
+
+
+def test_action_that_waits_counts_down_with_its_buttons(operator: Client) -> None:
+    incident = incident_of("vision-moe", state="waiting")
+    html = operator.get(f"/incidents/{incident.pk}/").content.decode()
+    assert re.search(r"begins <b><time [^>]*data-until[^>]*>in 29 min</time>", html)
+    action = Action.objects.get(incident=incident)
+    assert f'action="/actions/{action.pk}/now/"' in html
+    assert f'href="?dialog=cancel-{action.pk}"' in html
+
+
+def test_action_under_way_has_no_buttons(operator: Client) -> None:
+    """D23: what can no longer be done has no live button."""
+    incident = incident_of("vision-moe", state="waiting")
+    for state in ("verifying", "done", "refused", "cancelled", "superseded", "failed", "unknown"):
+        Action.objects.filter(incident=incident).update(state=state)
+        html = operator.get(f"/incidents/{incident.pk}/").content.decode()
+        assert "Do it now" not in html
+        assert "cancel-" not in html
+
+
+def test_timeline_says_who_when_and_how_late(operator: Client) -> None:
+    text = text_of(operator.get(f"/incidents/{incident_of('llm-70b-pretrain').pk}/"))
+    assert "symptom of worker 3, counts nothing agent of worker 1 received 14 s later" in text
+    assert "6 workers joined their peers" in text
+    assert "+1 min 31 s" in text
+
+
+@pytest.mark.parametrize(
+    ("show", "has", "lacks"),
+    [
+        ("actions", "Decided: restart process", "process ended by SIGKILL"),
+        ("evidence", "process ended by SIGKILL", "Decided: restart process"),
+        ("people", "No person has acted.", "SIGKILL agent"),
+    ],
+)
+def test_timeline_filters_by_address(operator: Client, show: str, has: str, lacks: str) -> None:
+    html = operator.get(f"/incidents/{incident_of('llm-70b-pretrain').pk}/?show={show}").content.decode()
+    panel = html[html.index('id="timeline"') : html.index("</section>", html.index('id="timeline"'))]
+    text = " ".join(re.sub(r"<[^>]+>", " ", panel).split())
+    assert has in text
+    assert lacks not in text
+
+
+def event(n: int, seconds: float, **fields: object) -> TimelineEvent:
+    at = database_now().replace(microsecond=0) + timedelta(seconds=seconds)
+    return TimelineEvent(
+        **{"n": n, "at": at, "received_at": at, "kind": "worker_stopped", "actor_kind": "agent", "role": "worker", "index": n,
+           "text": f"Worker {n} stopped, quick checks clean", **fields}
+    )  # fmt: skip
+
+
+@pytest.mark.django_db
+def test_only_neighbours_join() -> None:
+    between = event(3, 2, kind="decided", actor_kind="policy", index=None, text="Decided")
+    events = [event(1, 0), event(2, 1), between, event(4, 3), event(5, 4)]
+    lines = timeline_lines(events)
+    assert [line.text for line in lines] == [
+        "2 workers stopped, quick checks clean",
+        "Decided",
+        "2 workers stopped, quick checks clean",
+    ]
+    assert [len(line.others) for line in lines] == [1, 0, 1]
+
+
+@pytest.mark.django_db
+def test_late_and_different_lines_do_not_join() -> None:
+    late = event(2, 1)
+    late.received_at += timedelta(seconds=20)
+    other = event(3, 2, text="Worker 3 stopped, quick checks: gpu fail")
+    lines = timeline_lines([event(1, 0), late, other])
+    assert [line.text for line in lines] == [other.text, late.text, "Worker 1 stopped, quick checks clean"]
+
+
+@pytest.mark.django_db
+def test_delta_reaches_to_what_happened_before_not_to_what_was_numbered_before() -> None:
+    lines = timeline_lines([event(1, 10, text="b"), event(2, 4, text="a"), event(3, 12, text="c")])
+    assert [(line.event.n, line.delta_seconds) for line in lines] == [(3, 2.0), (1, 6.0), (2, None)]
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({}, "agent of worker 1"),
+        ({"actor_kind": "person", "actor": "mei.lin"}, "mei.lin"),
+        ({"actor_kind": "policy", "actor": "", "index": None}, "policy"),
+        ({"actor_kind": "watch", "actor": ""}, "Kubernetes, seen in the watch"),
+        ({"actor_kind": "desk", "actor": "executor"}, "the desk, executor"),
+    ],
+)
+def test_who_is_named(fields: dict[str, object], said: str) -> None:
+    assert who(event(1, 0, **fields)) == said
+
+
+def test_timeline_leaves_as_csv_in_order_and_utc(operator: Client) -> None:
+    """D19: timelines are written by the system and can be taken along."""
+    incident = incident_of("llm-70b-pretrain")
+    response = operator.get(f"/incidents/{incident.pk}/timeline.csv")
+    rows = list(csv.DictReader(io.StringIO(response.content.decode())))
+    assert len(rows) == incident.timeline.count()
+    assert [row["at"] for row in rows] == sorted(row["at"] for row in rows)
+    assert all(row["at"].endswith("Z") for row in rows)
+    assert f'filename="INC-{incident.pk}-timeline.csv"' in response["Content-Disposition"]
+
+
+def test_timeline_leaves_as_json_with_bodies(operator: Client) -> None:
+    incident = incident_of("llm-70b-pretrain")
+    body = operator.get(f"/incidents/{incident.pk}/timeline.json").json()
+    assert body["incident"] == f"INC-{incident.pk}"
+    assert {"pids": {"agent": 1, "command": 4188}, "sequence": 6} in [
+        event["body"] for event in body["events"]
+    ]
+
+
+def test_timeline_leaves_as_markdown_that_cannot_break_its_table(operator: Client) -> None:
+    incident = incident_of("llm-70b-pretrain")
+    incident.timeline.filter(kind="decided").update(text="a | b\n<script>x</script>")
+    text = operator.get(f"/incidents/{incident.pk}/timeline.md").content.decode()
+    assert text.startswith(f"# INC-{incident.pk}: Process of worker 3 died")
+    assert "a \\| b &lt;script>x&lt;/script>" in text
+
+
+def test_unknown_form_of_timeline_is_a_404(operator: Client) -> None:
+    assert operator.get(f"/incidents/{incident_of('llm-70b-pretrain').pk}/timeline.pdf").status_code == 404
+
+
+def test_long_timeline_comes_in_pages(operator: Client) -> None:
+    incident = incident_of("asr-large", state="watching")
+    now = database_now()
+    TimelineEvent.objects.bulk_create(
+        TimelineEvent(
+            tenant=incident.tenant, incident=incident, n=1000 + n, kind="evidence", at=now + timedelta(seconds=n), received_at=now,
+            text=f"line {n}", actor_kind="watch",
+        )
+        for n in range(450)
+    )  # fmt: skip
+    html = operator.get(f"/incidents/{incident.pk}/").content.decode()
+    assert html.count('<li id="event-') == 200
+    older = re.search(r'href="\?before=(\d+)"', html)
+    assert older is not None
+    assert "line 200<" not in html
+    assert (
+        operator.get(f"/incidents/{incident.pk}/?before={older[1]}").content.decode().count('<li id="event-')
+        == 200
+    )
+
+
+def test_markup_in_what_others_wrote_is_shown_not_run(operator: Client) -> None:
+    incident = incident_of("asr-large", state="watching")
+    incident.title = "<img src=x onerror=alert(1)>"
+    incident.save()
+    html = operator.get(f"/incidents/{incident.pk}/").content.decode()
+    assert "<img" not in html
+    assert "&lt;img src=x onerror=alert(1)&gt;" in html
+
+
+def test_audit_tab_lists_decisions_uses_and_people(operator: Client) -> None:
+    text = text_of(operator.get(f"/incidents/{incident_of('llm-70b-pretrain').pk}/?tab=audit"))
+    assert "run-command/error" in text
+    assert "error from agent, worker 3 used" in text
+    assert "No person has acted" in text
+
+
+def test_attempts_tab_shows_what_it_cost(operator: Client) -> None:
+    text = text_of(operator.get(f"/incidents/{incident_of('llm-70b-pretrain').pk}/?tab=attempts"))
+    assert "process died restart process 3,300 – 3,388 88 3.4 s yes" in text
+
+
+def test_log_link_is_made_from_the_template(operator: Client, settings: object) -> None:
+    settings.LOG_LINK_TEMPLATE = "https://logs.example/{namespace}/{job}?from={start}"  # type: ignore[attr-defined]
+    html = operator.get(f"/incidents/{incident_of('llm-70b-pretrain').pk}/").content.decode()
+    assert 'href="https://logs.example/nlp-train/llm-70b-pretrain?from=' in html
+    settings.LOG_LINK_TEMPLATE = "https://logs.example/{nonsense}"  # type: ignore[attr-defined]
+    assert (
+        "logs.example"
+        not in operator.get(f"/incidents/{incident_of('llm-70b-pretrain').pk}/").content.decode()
+    )
+
+
+def test_stored_log_tail_can_be_read(operator: Client) -> None:
+    assert "Watchdog caught collective operation timeout" in text_of(
+        operator.get(f"/incidents/{incident_of('tts-finetune').pk}/")
+    )

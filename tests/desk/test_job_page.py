@@ -1,0 +1,165 @@
+"""The training user's page: phase, counters sentence, workers, attempts, environment, limits."""
+
+from __future__ import annotations
+
+import gzip
+import re
+
+import pytest
+from django.test import Client
+
+from apps.access.clock import database_now
+from apps.desk.management.commands.sample_data import Sample
+from apps.incidents.models import InboxEntry, Signal, Subject
+from apps.jobs.models import Checkpoint, FailureCount, Incarnation, Job, Worker
+from tests.desk.conftest import job, text_of
+
+
+def page(client: Client, name: str, query: str = "") -> str:
+    return text_of(client.get(f"/jobs/{job(name).pk}/{query}"))
+
+
+def test_counters_sentence_links_each_number_to_its_events(operator: Client) -> None:
+    """D20, R38: separate counters, each linked to its events."""
+    llm = job("llm-70b-pretrain")
+    Job.objects.filter(pk=llm.pk).update(preempted_count=2, evicted_slow_count=1, waiting_seconds=240)
+    FailureCount.objects.filter(job=llm, attempt=1).update(ended_in_reschedule=True)
+    html = operator.get(f"/jobs/{llm.pk}/").content.decode()
+    assert (
+        "Failures used 2 of 10, 1 of them ended in a reschedule to healthy hardware. Not counted: preempted 2, "
+        "evicted as slow 1, waited for capacity 4 min."
+    ) in page(operator, "llm-70b-pretrain").replace(" ,", ",").replace(" .", ".")
+    for show in ("failures", "rescheduled", "preempted", "evicted", "waiting"):
+        assert f"?tab=events&amp;show={show}" in html
+
+
+def test_each_counter_lists_its_own_events(operator: Client) -> None:
+    llm = job("llm-70b-pretrain")
+    FailureCount.objects.filter(job=llm, attempt=1).update(ended_in_reschedule=True)
+    gone = Incarnation.objects.filter(worker__job=llm).order_by("id")
+    gone.filter(worker__index=0).update(ended_at=database_now(), end_cause="preempted")
+    gone.filter(worker__index=1).update(ended_at=database_now(), end_cause="evicted_by_desk")
+    assert page(operator, "llm-70b-pretrain", "?tab=events&show=failures").count("process died") == 2
+    assert page(operator, "llm-70b-pretrain", "?tab=events&show=rescheduled").count("process died") == 1
+    assert "worker 0 llm-70b-pretrain-0-x7k2p" in page(
+        operator, "llm-70b-pretrain", "?tab=events&show=preempted"
+    )
+    assert "worker 1 llm-70b-pretrain-1-x7k2p" in page(
+        operator, "llm-70b-pretrain", "?tab=events&show=evicted"
+    )
+
+
+def test_waits_for_capacity_are_listed_with_their_reason(operator: Client) -> None:
+    waiting = job("diffusion-xl")
+    subject = Subject.objects.create(
+        kind="job", key=str(waiting.pk), tenant=waiting.tenant, cluster=waiting.cluster, job=waiting
+    )
+    signal = Signal.objects.create(
+        tenant=waiting.tenant, source="watch", source_key="w1", kind="pod_waiting", body={"message": "0/96 nodes have 8 free GPUs"},
+        body_sha256="", seen_at=database_now(), received_at=database_now(),
+    )  # fmt: skip
+    InboxEntry.objects.create(signal=signal, subject=subject)
+    assert "pod waiting 0/96 nodes have 8 free GPUs" in page(
+        operator, "diffusion-xl", "?tab=events&show=waiting"
+    )
+
+
+def test_failed_job_says_why(operator: Client) -> None:
+    text = page(operator, "tts-finetune")
+    assert "Failed: failures 3 of 2" in text
+    assert "Failed since" in text
+    assert "Stop …" not in text
+
+
+def test_observed_job_says_what_would_count(operator: Client) -> None:
+    """In observe nobody obeys, and counts read "would count"."""
+    probe = job("wav2vec-probe")
+    FailureCount.objects.create(
+        tenant=probe.tenant, job=probe, attempt=1, worker=Worker.objects.filter(job=probe)[0], cause="crashed", would=True,
+        at=database_now(),
+    )  # fmt: skip
+    text = page(operator, "wav2vec-probe")
+    assert "Would count 1 failure" in text
+    assert "unprotected" in text
+    assert "cluster east-2 is in observe" in text
+    assert "would count" in page(operator, "wav2vec-probe", "?tab=events")
+
+
+def test_waiting_job_says_what_for(operator: Client) -> None:
+    assert "waiting for capacity: 0/96 nodes have 8 free GPUs" in page(operator, "diffusion-xl")
+
+
+def test_workers_show_phase_retries_step_and_node(operator: Client) -> None:
+    text = page(operator, "llm-70b-pretrain")
+    assert "worker 3 2 retries RunCommand step 3,541 gpu-r01-04" in text
+    assert "6 RunCommand" in text
+
+
+def test_silent_and_slow_workers_stand_out(operator: Client) -> None:
+    Incarnation.objects.filter(worker__job__name="clip-vit-h", worker__index=2).update(step=3500)
+    text = page(operator, "clip-vit-h")
+    assert "worker 5 0 retries silent" in text
+    assert "41 behind" in text
+
+
+def test_several_versions_are_marked_with_who_has_them(operator: Client) -> None:
+    text = page(operator, "clip-vit-h")
+    assert "nccl several versions 2.28.9 7 workers, from worker 0 2.27.3 1 worker, from worker 5" in text
+    assert text.count("several versions") == 1
+
+
+def test_unclean_check_is_shown(operator: Client) -> None:
+    Worker.objects.filter(job__name="llm-70b-pretrain", index=2).update(
+        checks=[{"check": "disk", "result": "fail", "detail": "/scratch is read-only"}]
+    )
+    assert "worker 2: disk /scratch is read-only" in page(operator, "llm-70b-pretrain")
+
+
+def test_attempts_tell_steps_lost_and_time_back(operator: Client) -> None:
+    text = page(operator, "llm-70b-pretrain")
+    assert "3,300 – 3,388 88 3.4 s yes" in text
+    assert "process died" in text
+
+
+def test_limits_warn_where_an_outer_one_is_tighter(operator: Client) -> None:
+    text = page(operator, "bert-distil")
+    assert "Desk, max retry 0 of 10" in text
+    assert "Job backoffLimit ends the job before max retry does" in text
+
+
+def test_uncommitted_checkpoint_is_listed_as_such(operator: Client) -> None:
+    Checkpoint.objects.filter(job__name="llm-70b-pretrain", step=3500).update(
+        state="written", committed_at=None, shards=4
+    )
+    assert "3,500 written 4 of 6 shards" in page(operator, "llm-70b-pretrain")
+
+
+def test_thousand_workers_fit_into_a_page(operator: Client) -> None:
+    sample = Sample.of_database(database_now())
+    large = sample.make_large_job(1000)
+    Incarnation.objects.filter(worker__job=large, worker__index=17).update(is_silent=True)
+    response = operator.get(f"/jobs/{large.pk}/")
+    html = response.content.decode()
+    assert html.count('class="cell cell--good"') == 999
+    assert "1 silent" in text_of(response)
+    assert "1 unlike the others" in text_of(response)
+    assert len(re.findall(r'<tr id="worker-', html)) == 1
+    assert len(gzip.compress(response.content, 9)) < 30_000
+    table = operator.get(f"/jobs/{large.pk}/?workers=table").content.decode()
+    assert len(re.findall(r'<tr id="worker-', table)) == 1000
+
+
+@pytest.mark.parametrize(
+    ("query", "names"),
+    [
+        ("phase=Pending", {"diffusion-xl"}),
+        ("protection=unprotected", {"wav2vec-probe"}),
+        ("tab=ended", {"tts-finetune", "ocr-small", "mt-en-de"}),
+        ("q=nlp-train/bert", {"bert-distil"}),
+        ("cluster=east-2", {"wav2vec-probe"}),
+    ],
+)
+def test_list_filters(operator: Client, query: str, names: set[str]) -> None:
+    html = operator.get(f"/jobs/?{query}").content.decode()
+    ids = re.findall(r'<tr id="job-(\d+)"', html)
+    assert set(Job.objects.filter(id__in=ids).values_list("name", flat=True)) == names
