@@ -227,7 +227,9 @@ class PlayedJob:
         seen_at: datetime | None = None,
         **body: Any,
     ) -> Recorded:
-        """A pod end as the watch, or with the same key the scheduler's hook, tells it."""
+        """A pod end as the watch, or with the same key the scheduler's hook, tells it. The watch marks the row."""
+        if source is Source.WATCH:
+            Incarnation.objects.filter(pk=life.pk).update(ended_at=seen_at or self.now(), end_cause=cause)
         return self.record(
             SignalKind.INCARNATION_ENDED,
             source,
