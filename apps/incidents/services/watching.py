@@ -19,7 +19,7 @@ from django.db.utils import OperationalError
 from adapters.facts import Change, JobFact, NodeFact, PodFact
 from apps.access import clock
 from apps.access.models import Cluster
-from apps.incidents.models import Signal, Subject
+from apps.incidents.models import FeedRow, Signal, Subject
 from apps.incidents.services import feed
 from apps.incidents.services.signals import NewSignal, record_signals
 from apps.incidents.wake import wake_subjects
@@ -32,6 +32,7 @@ from recovery.errors import DeskError
 from recovery.signals import Source, SubjectKind
 
 LEADER = "leader"
+MOST_WAKE_UPS = 100
 RESOURCES = ("namespaces", "nodes", "jobs", "pods")
 
 
@@ -206,7 +207,8 @@ def import_seen(lead: Lead, seen: Seen) -> Imported:
             changed_jobs |= result.job_ids
         subject_ids, imported.signals = _record(news, now)
         _publish(changed_jobs | {each.job.pk for each in news}, now)
-        transaction.on_commit(lambda: wake_subjects(subject_ids))
+        # A wake-up costs a millisecond: of a first import's thousands the tick takes the rest.
+        transaction.on_commit(lambda: wake_subjects(subject_ids[:MOST_WAKE_UPS]))
     return imported
 
 
@@ -279,9 +281,15 @@ def _subjects(news_by_job: Mapping[int, News]) -> dict[int, int]:
 
 
 def _publish(job_ids: set[int], now: datetime) -> None:
-    tenants = dict(Job.objects.filter(pk__in=job_ids).values_list("id", "tenant_id"))
-    for job_id, tenant_id in sorted(tenants.items()):
-        feed.publish(tenant_id=tenant_id, topic="job", key=job_id, now=now)
+    """Tell the live pages, as ``feed.publish`` does, for many jobs at once."""
+    tenants = Job.objects.filter(pk__in=job_ids).order_by("id").values_list("id", "tenant_id")
+    rows = [
+        FeedRow(tenant_id=tenant_id, topic="job", key=str(job_id), created_at=now)
+        for job_id, tenant_id in tenants
+    ]
+    if rows:
+        FeedRow.objects.bulk_create(rows, batch_size=500)
+        feed.notify(feed.LIVE_CHANNEL, "")
 
 
 # How fresh it is

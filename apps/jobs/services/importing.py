@@ -72,31 +72,34 @@ def import_jobs(
         row.owner_uid: row
         for row in Job.objects.filter(cluster=cluster, owner_uid__in={each.uid for each in changes})
     }
-    tenants: dict[str, int] = {}
-    changed: dict[int, Job] = {}
+    new = _NewJobs(cluster, [each.fact for each in changes if each.fact and each.uid not in rows])
+    changed: dict[str, Job] = {}
+    places: list[Worker] = []
     for change in changes:
         row, fact = rows.get(change.uid), change.fact
         if fact is not None and row is None and not change.is_gone:
             if not _is_known(fact, namespaces):
                 outcome.ignored.add(change.uid)
                 continue
-            row = _create(cluster, fact, namespaces, tenants, now)
-            rows[change.uid] = row
+            row = rows[change.uid] = new.add(fact, namespaces, now)
             outcome.news.append(_news(SignalKind.JOB_KNOWN, row, {"suspended": fact.is_suspended}, now))
             outcome.news.extend(_end_news(row, fact, now))
-            outcome.changed_ids.append(row.pk)
         elif row is not None and fact is not None and is_newer(fact.resource_version, row.resource_version):
+            size = row.world_size
             outcome.news.extend(_update(cluster, row, fact, namespaces, now))
-            changed[row.pk] = row
-        if row is None:
-            continue
-        if change.is_gone and row.gone_at is None:
+            changed[change.uid] = row
+            if row.pk is not None:  # a new row gets all its workers when it is written
+                places.extend(_workers(row, range(size, row.world_size)))
+        if row is not None and change.is_gone and row.gone_at is None:
             row.gone_at = now
-            changed[row.pk] = row
+            changed[change.uid] = row
             outcome.news.append(_news(SignalKind.JOB_DELETED, row, {}, now))
-        outcome.known[change.uid] = row.pk
-    Job.objects.bulk_update(list(changed.values()), _SEEN_FIELDS, batch_size=BATCH_ROWS)
-    outcome.changed_ids.extend(changed)
+    written = new.write(now)
+    Worker.objects.bulk_create(places, batch_size=BATCH_ROWS, ignore_conflicts=True)
+    present = [row for uid, row in changed.items() if uid not in written]
+    Job.objects.bulk_update(present, _SEEN_FIELDS, batch_size=BATCH_ROWS)
+    outcome.known = {uid: row.pk for uid, row in rows.items()}
+    outcome.changed_ids = [row.pk for row in present] + list(written.values())
     return outcome
 
 
@@ -181,38 +184,66 @@ def _wishes(annotations: Annotations) -> Wishes:
     )
 
 
-def _create(
-    cluster: Cluster,
-    fact: JobFact,
-    namespaces: Mapping[str, Annotations],
-    tenants: dict[str, int],
-    now: datetime,
-) -> Job:
-    if fact.namespace not in tenants:
-        tenants[fact.namespace] = access.tenant_for(cluster.pk, fact.namespace).pk
-    wishes = _wishes(fact.annotations)
-    row = Job(
-        tenant_id=tenants[fact.namespace],
-        cluster=cluster,
-        owner_uid=fact.uid,
-        owner_kind=fact.kind,
-        namespace=fact.namespace,
-        name=fact.name,
-        lineage=Job.objects.filter(cluster=cluster, namespace=fact.namespace, name=fact.name)
-        .order_by("-id")
-        .first(),
-        phase_since_at=now,
-        max_retry=wishes.max_retry,
-        created_at=fact.created_at or now,
-        is_opted_in=_is_opted_in(fact.annotations, namespaces.get(fact.namespace, {})),
-    )
-    _show(row, fact, wishes, now)
-    row.protection_reason = _why_unprotected(cluster, row)
-    row.is_protected = not row.protection_reason
-    row.save(force_insert=True)
-    Run.objects.create(tenant_id=row.tenant_id, job=row, r=1, started_at=now)
-    _add_workers(row, range(fact.world_size))
-    return row
+class _NewJobs:
+    """Jobs seen for the first time, written together: a first import has thousands."""
+
+    def __init__(self, cluster: Cluster, facts: Sequence[JobFact]) -> None:
+        self.cluster = cluster
+        self.rows: list[Job] = []
+        self.ids: dict[str, int] = {}
+        self.tenants: dict[str, int] = {}
+        self.newest: dict[tuple[str, str], int] = {}
+        namesakes = Job.objects.filter(
+            cluster=cluster,
+            namespace__in={fact.namespace for fact in facts},
+            name__in={fact.name for fact in facts},
+        )
+        for namespace, name, pk in namesakes.order_by("id").values_list("namespace", "name", "id"):
+            self.newest[namespace, name] = pk
+
+    def add(self, fact: JobFact, namespaces: Mapping[str, Annotations], now: datetime) -> Job:
+        """A row without its id yet."""
+        if fact.namespace not in self.tenants:
+            self.tenants[fact.namespace] = access.tenant_for(self.cluster.pk, fact.namespace).pk
+        key = (fact.namespace, fact.name)
+        if any((row.namespace, row.name) == key for row in self.rows):
+            self.write(now)  # its forerunner came in the same batch, and must have an id
+        wishes = _wishes(fact.annotations)
+        row = Job(
+            tenant_id=self.tenants[fact.namespace],
+            cluster=self.cluster,
+            owner_uid=fact.uid,
+            owner_kind=fact.kind,
+            namespace=fact.namespace,
+            name=fact.name,
+            lineage_id=self.newest.get(key),
+            phase_since_at=now,
+            max_retry=wishes.max_retry,
+            created_at=fact.created_at or now,
+            is_opted_in=_is_opted_in(fact.annotations, namespaces.get(fact.namespace, {})),
+        )
+        _show(row, fact, wishes, now)
+        row.protection_reason = _why_unprotected(self.cluster, row)
+        row.is_protected = not row.protection_reason
+        self.rows.append(row)
+        return row
+
+    def write(self, now: datetime) -> dict[str, int]:
+        """Write what was added, with first runs and workers. Returns uid -> id of everything written."""
+        Job.objects.bulk_create(self.rows, batch_size=BATCH_ROWS)
+        Run.objects.bulk_create(
+            [Run(tenant_id=row.tenant_id, job=row, r=1, started_at=now) for row in self.rows],
+            batch_size=BATCH_ROWS,
+        )
+        Worker.objects.bulk_create(
+            [worker for row in self.rows for worker in _workers(row, range(row.world_size))],
+            batch_size=BATCH_ROWS,
+        )
+        for row in self.rows:
+            self.ids[row.owner_uid] = row.pk
+            self.newest[row.namespace, row.name] = row.pk
+        self.rows = []
+        return self.ids
 
 
 def _update(
@@ -221,7 +252,7 @@ def _update(
     news = []
     version = fact.resource_version
     before, wishes = _wishes(row.annotations), _wishes(fact.annotations)
-    was_suspended, old_size = row.is_suspended, row.world_size
+    was_suspended = row.is_suspended
     _show(row, fact, wishes, now)
     if fact.is_suspended != was_suspended:
         kind = SignalKind.JOB_SUSPENDED if fact.is_suspended else SignalKind.JOB_RESUMED
@@ -229,8 +260,6 @@ def _update(
     if wishes.max_retry != before.max_retry:
         body = {"max_retry": wishes.max_retry}
         news.append(_news(SignalKind.MAX_RETRY_CHANGED, row, body, now, version))
-    if fact.world_size > old_size:
-        _add_workers(row, range(old_size, fact.world_size))
     news.extend(_review(cluster, row, namespaces, now) or ())
     news.extend(_end_news(row, fact, now))
     return news
@@ -289,12 +318,8 @@ def _suspend_actor(fact: JobFact) -> str:
     return fact.suspend_set_by
 
 
-def _add_workers(row: Job, indexes: range) -> None:
-    Worker.objects.bulk_create(
-        [
-            Worker(tenant_id=row.tenant_id, job=row, role=ROLE, index=index, retries=row.recover_count)
-            for index in indexes
-        ],
-        batch_size=BATCH_ROWS,
-        ignore_conflicts=True,
-    )
+def _workers(row: Job, indexes: range) -> list[Worker]:
+    return [
+        Worker(tenant_id=row.tenant_id, job=row, role=ROLE, index=index, retries=row.recover_count)
+        for index in indexes
+    ]

@@ -153,13 +153,15 @@ class _Import:
         }
         self.machines: dict[str, Machine] = {}
         self.lost_nodes: set[str] = set()
-        for machine in Machine.objects.filter(cluster=cluster, name__in=names):
+        machines = Machine.objects.filter(cluster=cluster, name__in=names)
+        for machine in machines.only("id", "name", "is_ready", "gone_at"):
             if machine.gone_at is None:
                 self.machines[machine.name] = machine
             if machine.gone_at is not None or machine.is_ready is not True:
                 self.lost_nodes.add(machine.name)
         self.lost_nodes -= {name for name, machine in self.machines.items() if machine.is_ready}
         self.workers: dict[tuple[int, int], Worker] = {}
+        self.new_lives: list[Incarnation] = []
         self.first_seen: dict[int, datetime] = {}
         self.touched: dict[str, Pod] = {}
         self.ended_jobs: set[int] = set()
@@ -178,6 +180,7 @@ class _Import:
             update_fields=_POD_FIELDS,
             batch_size=BATCH_ROWS,
         )
+        self._write_lives()
         self.outcome.written = len(self.touched)
         self.outcome.job_ids = {row.job_id for row in self.touched.values()}
         self._tell_world(before)
@@ -191,11 +194,10 @@ class _Import:
                 indexes[job.pk].add(change.fact.index)
         for row in self.rows.values():
             indexes[row.job_id].add(row.index)
-        wanted = Q(pk__in=[])
-        for job_id, places in indexes.items():
-            wanted |= Q(job_id=job_id, index__in=places)
-        for worker in Worker.objects.filter(wanted, role=ROLE).select_related("incarnation"):
-            self.workers[worker.job_id, worker.index] = worker
+        workers = Worker.objects.filter(
+            job__in=indexes, role=ROLE, index__in=set().union(*indexes.values())
+        ).only("id", "job_id", "index")
+        self.workers = {(worker.job_id, worker.index): worker for worker in workers}
         runs = Run.objects.filter(job__in=indexes, r=1)
         self.first_seen = dict(runs.values_list("job_id", "started_at"))
 
@@ -398,7 +400,7 @@ class _Import:
         worker = self.workers.get((job.pk, row.index))
         if worker is None:
             return None
-        life = Incarnation.objects.create(
+        life = Incarnation(
             tenant_id=job.tenant_id,
             worker=worker,
             pod_uid=row.uid,
@@ -410,10 +412,31 @@ class _Import:
             ip=row.ip,
         )
         self.lives[row.uid].append(life)
-        Worker.objects.filter(pk=worker.pk).filter(
-            Q(incarnation__isnull=True) | Q(incarnation__nonce="") | Q(incarnation__ended_at__isnull=False)
-        ).update(incarnation=life, ip=row.ip)
+        self.new_lives.append(life)
         return life
+
+    def _write_lives(self) -> None:
+        """Write the lives without agent together; each becomes its worker's newest, unless an agent lives."""
+        if not self.new_lives:
+            return
+        Incarnation.objects.bulk_create(self.new_lives, batch_size=BATCH_ROWS)
+        newest = {life.worker_id: life.pk for life in self.new_lives}
+        with connection.cursor() as cursor:
+            cursor.execute(
+                """
+                UPDATE jobs_worker worker SET incarnation_id = life.id, ip = life.ip
+                FROM jobs_incarnation life
+                WHERE life.id = ANY(%s) AND worker.id = life.worker_id AND (
+                    worker.incarnation_id IS NULL
+                    OR EXISTS (
+                        SELECT 1 FROM jobs_incarnation present WHERE present.id = worker.incarnation_id
+                        AND (present.nonce = '' OR present.ended_at IS NOT NULL)
+                    )
+                )
+                """,
+                [list(newest.values())],
+            )
+        self.new_lives = []
 
     def _end(
         self,
@@ -432,6 +455,7 @@ class _Import:
         seen_at = min(self._ended_at(fact, end), self.now)
         if not lives and (life := self._without_agent(job, row, container, restart)) is not None:
             lives = [life]
+        self._write_lives()  # the news names its life by id
         for life in lives:
             life.restart_count = restart
             if life.ended_at is None:
