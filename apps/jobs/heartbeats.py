@@ -22,6 +22,9 @@ from apps.jobs.clock_offset import ClockOffset
 MAX_BATCH = 1000
 COUNT_SECONDS = 10.0
 BATCH_SECONDS = 8.0
+#: Between two batches of heartbeats. At 500 polls a second ten go together, at a quarter of the CPU; one
+#: that comes alone, or looks because an order was written, waits for nothing.
+GATHER_SECONDS = 0.02
 
 
 @dataclass(slots=True)
@@ -152,6 +155,7 @@ class Heartbeats:
         self._on_read = on_read
         self._waiting: list[Beat] = []
         self._some = asyncio.Event()
+        self._hurry = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._offsets: dict[int, tuple[ClockOffset, float]] = {}
         self._database_ahead: float | None = None
@@ -179,11 +183,20 @@ class Heartbeats:
         """
         self._waiting.append(beat)
         self._some.set()
+        if not beat.writes:
+            self._hurry.set()
         return await beat.seen
 
     async def _drain(self) -> None:
+        began = 0.0
         while True:
             await self._some.wait()
+            if (rest := began + GATHER_SECONDS - time.monotonic()) > 0:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(rest):
+                        await self._hurry.wait()
+            began = time.monotonic()
+            self._hurry.clear()
             batch, self._waiting = self._waiting[:MAX_BATCH], self._waiting[MAX_BATCH:]
             if not self._waiting:
                 self._some.clear()

@@ -7,9 +7,9 @@ the newest of its worker is looked up there anyway, so a token needs no list of 
 from __future__ import annotations
 
 import base64
-import hashlib
 import hmac
 from dataclasses import dataclass
+from functools import cache
 
 from django.conf import settings
 
@@ -55,5 +55,11 @@ def read(token: str, *, now: float) -> AgentToken | None:
 
 
 def _sign(content: str, secret: str) -> str:
-    key = hmac.digest(secret.encode(), _PURPOSE, hashlib.sha256)
-    return base64.urlsafe_b64encode(hmac.digest(key, content.encode(), hashlib.sha256)).decode().rstrip("=")
+    digest = hmac.digest(_key(secret), content.encode(), "sha256")
+    return base64.urlsafe_b64encode(digest).decode().rstrip("=")
+
+
+@cache
+def _key(secret: str) -> bytes:
+    """A key for this purpose only, so that no signature of Django's can be taken for a token."""
+    return hmac.digest(secret.encode(), _PURPOSE, "sha256")

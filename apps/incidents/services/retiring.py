@@ -11,7 +11,7 @@ from apps.incidents.services import feed
 from apps.incidents.services.signals import NewSignal, record_signals, subject_for_job
 from apps.incidents.wake import wake_subjects
 from apps.jobs.models import Job, Pod
-from apps.nodes.models import Machine
+from apps.nodes.models import Machine, WatchState
 from recovery.errors import NotFound
 from recovery.signals import SignalKind, Source
 
@@ -28,6 +28,9 @@ def retire_cluster(*, cluster_id: int, actor_kind: str, actor: str, reason: str)
     now = clock.database_now()
     Machine.objects.filter(cluster=cluster, gone_at__isnull=True).update(gone_at=now)
     Pod.objects.filter(cluster=cluster, gone_at__isnull=True).update(gone_at=now, started_at=None)
+    WatchState.objects.filter(
+        cluster=cluster
+    ).delete()  # nothing watches it; a process that still tries loses its lead
     jobs = list(Job.objects.filter(cluster=cluster, gone_at__isnull=True).order_by("id"))
     subjects = {job.pk: subject_for_job(job).pk for job in jobs}
     record_signals(
