@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit, urlunsplit
 
 import pytest
 from django.core.management import CommandError, call_command
@@ -29,6 +34,7 @@ from tests.sim.apiserver import Api, serve
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis_url")]
 
+CHECKOUT = Path(__file__).resolve().parents[2]
 DEADLINE_SECONDS = 30
 WORKERS = 2
 
@@ -291,6 +297,37 @@ def test_second_process_takes_over_and_the_first_writes_nothing_more(
     assert WatchState.objects.get(resource="leader").epoch == leader.epoch + 1
     submit(api)
     eventually(lambda: told(SignalKind.JOB_KNOWN))
+
+
+def test_stopped_leader_writes_nothing_after_it_wakes_and_steps_down(
+    api: Api, cluster: Cluster, processes: Processes, tmp_path: Path
+) -> None:
+    parts = urlsplit(os.environ["DATABASE_URL"])
+    url = urlunsplit(parts._replace(path=f"/{connection.settings_dict['NAME']}"))
+    command = [sys.executable, "manage.py", "watch", "--cluster", cluster.slug]
+    environment = {**os.environ, "DATABASE_URL": url, "INCIDENTDESK_KUBECONFIG": processes.kubeconfig}
+    log = tmp_path / "watch.log"
+    with (
+        log.open("w") as output,
+        subprocess.Popen(command, cwd=CHECKOUT, env=environment, stdout=output, stderr=output) as process,
+    ):
+        try:
+            eventually(is_watching)
+            process.send_signal(signal.SIGSTOP)
+            submit(api)  # it lies in the stopped process's sockets when it wakes
+            processes.start(cluster, "two")
+            eventually(lambda: WatchState.objects.filter(resource="leader", leader="two").exists())
+            eventually(lambda: told(SignalKind.JOB_KNOWN))
+            process.send_signal(signal.SIGCONT)
+            eventually(lambda: "watch.lead_lost" in log.read_text())
+            submit(api, "later")
+            eventually(lambda: len(told(SignalKind.JOB_KNOWN)) == 2)
+            assert WatchState.objects.get(resource="leader").leader == "two"
+            assert set(WatchState.objects.values_list("epoch", flat=True)) == {2}
+        finally:
+            process.send_signal(signal.SIGCONT)
+            process.terminate()
+            assert process.wait(DEADLINE_SECONDS) == 0, log.read_text()
 
 
 def test_freshness_and_token_keys_are_written(api: Api, cluster: Cluster, processes: Processes) -> None:
