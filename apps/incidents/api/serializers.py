@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
 from django.db import models
@@ -38,6 +39,16 @@ class NameField(serializers.CharField):
         )
 
 
+class MomentField(serializers.DateTimeField):
+    """A moment that a clock can show; years beyond are mistakes, and no arithmetic of ours survives them."""
+
+    def to_internal_value(self, value: Any) -> datetime:
+        moment = super().to_internal_value(value)
+        if not 2000 <= moment.year < 2200:
+            raise serializers.ValidationError("A moment between the years 2000 and 2200.")
+        return moment
+
+
 # Signals
 
 
@@ -62,8 +73,8 @@ class SignalInput(serializers.Serializer[Any]):
     )
     kind = serializers.ChoiceField(choices=_words(EVIDENCE_KINDS))
     cluster = serializers.SlugField(required=False, help_text="Needed where the desk has several clusters.")
-    seen_at = serializers.DateTimeField(required=False, help_text="When it happened, by the sender's clock.")
-    sent_at = serializers.DateTimeField(
+    seen_at = MomentField(required=False, help_text="When it happened, by the sender's clock.")
+    sent_at = MomentField(
         required=False, help_text="Now, by the sender's clock: its offset from the desk's is taken off."
     )
     about = AboutInput(required=False)
@@ -93,7 +104,7 @@ class AlertInput(serializers.Serializer[Any]):
     annotations = serializers.DictField(
         child=serializers.CharField(allow_blank=True, trim_whitespace=False), default=dict
     )
-    startsAt = serializers.DateTimeField()  # noqa: N815 - Alertmanager's names
+    startsAt = MomentField()  # noqa: N815 - Alertmanager's names
     endsAt = serializers.CharField(required=False, allow_blank=True, max_length=64)  # noqa: N815
     generatorURL = serializers.CharField(required=False, allow_blank=True, max_length=2000)  # noqa: N815
     fingerprint = serializers.CharField(max_length=64)
@@ -162,7 +173,7 @@ class PodEndInput(serializers.Serializer[Any]):
     signal = serializers.IntegerField(min_value=1, max_value=64, required=False, allow_null=True)
     reason = serializers.CharField(max_length=200, required=False, allow_blank=True, default="")
     message = serializers.CharField(max_length=4096, required=False, allow_blank=True, default="")
-    ended_at = serializers.DateTimeField(required=False)
+    ended_at = MomentField(required=False)
     namespace = NameField()
     pod = NameField()
     node = NameField()
@@ -172,7 +183,7 @@ class PodEndsInput(serializers.Serializer[Any]):
     """Ends of containers' lives, in any order; one that was told before changes nothing."""
 
     cluster = serializers.SlugField(required=False)
-    sent_at = serializers.DateTimeField(required=False)
+    sent_at = MomentField(required=False)
     ends = PodEndInput(many=True, allow_empty=False, max_length=MAX_BATCH)  # type: ignore[call-arg]
 
 
@@ -191,7 +202,7 @@ class RegisterJobInput(serializers.Serializer[Any]):
     max_retry = serializers.IntegerField(min_value=0, max_value=10_000, required=False)
     stop_grace_seconds = serializers.FloatField(min_value=0, max_value=3600, required=False)
     protect = serializers.BooleanField(default=True)
-    secret_expires_at = serializers.DateTimeField(required=False, allow_null=True, default=None)
+    secret_expires_at = MomentField(required=False, allow_null=True, default=None)
 
 
 class RegisteredJobOutput(serializers.Serializer[Any]):
@@ -229,7 +240,7 @@ class CheckpointInput(serializers.Serializer[Any]):
     shards = serializers.IntegerField(min_value=0, max_value=2**31 - 1, required=False)
     shards_expected = serializers.IntegerField(min_value=0, max_value=2**31 - 1, required=False)
     seconds = serializers.FloatField(min_value=0, max_value=1e8, required=False)
-    at = serializers.DateTimeField(required=False)
+    at = MomentField(required=False)
 
 
 # Incidents

@@ -114,6 +114,8 @@ def test_offset_of_the_senders_clock_is_taken_off(team: Team) -> None:
         ({"body": []}, "body"),
         ({"about": {"pod": "x" * 300}}, "about.pod"),
         ({"seen_at": "now"}, "seen_at"),
+        ({"seen_at": "0001-01-01T00:00:00Z"}, "seen_at"),
+        ({"sent_at": "9999-12-31T23:59:59Z"}, "sent_at"),
         ({"cluster": "none"}, "cluster"),
         ({"key": ""}, "key"),
     ],
