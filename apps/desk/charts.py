@@ -14,7 +14,7 @@ from apps.nodes.models import Machine
 from apps.nodes.selectors import NodeState, RackCount
 
 NARROWEST_PERCENT = 0.7  # a stage of a few milliseconds must still be seen
-LABEL_PERCENT = 9.0  # below that a label would be cut
+LABEL_PERCENT = 7.0  # below that a label would be cut
 NODES_DRAWN_SINGLY = 240  # above it racks are drawn from counts, whatever the size
 WORKERS_AS_CARDS = 48
 
@@ -40,8 +40,8 @@ def segments(parts: Sequence[tuple[str, str, float]]) -> list[Segment]:
     widths = [max(NARROWEST_PERCENT, 100 * seconds / total) for _, _, seconds in parts]
     scale = 100 / sum(widths)
     laid, x = [], 0.0
-    for (name, css, seconds), width in zip(parts, widths, strict=True):
-        width *= scale
+    for (name, css, seconds), unscaled in zip(parts, widths, strict=True):
+        width = unscaled * scale
         laid.append(Segment(name, css, seconds, round(x, 3), round(width, 3), width >= LABEL_PERCENT))
         x += width
     return laid

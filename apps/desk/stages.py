@@ -14,7 +14,7 @@ from apps.nodes.models import Machine
 from recovery import timeline
 from recovery.timeline import RecoveryTimeline
 
-MOST_NAMED = 3  # workers whose process ids are written out
+MOST_NAMED = 3  # workers with new pods that are written out
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,12 @@ def stage_bar(incident: Incident, events: Iterable[timeline.Event], now: datetim
         "stage_total": newest.total.total_seconds(),
         "stage_running": not newest.is_finished,
         "stage_summary": ", ".join(f"{line.name} {duration(line.seconds)}" for line in legend),
-        "facts": [*_lost(incident, newest), *_budget(incident), *_processes(newest), *_pods(newest)],
+        "facts": [
+            *_lost(incident, newest),
+            *_budget(incident),
+            *_processes(incident, newest),
+            *_pods(newest),
+        ],
     }
 
 
@@ -116,17 +121,22 @@ def _budget(incident: Incident) -> list[Fact]:
     return [Fact(f"{job.recover_count} of {job.max_retry}", "failures used")] if job is not None else []
 
 
-def _processes(recovery: RecoveryTimeline) -> list[Fact]:
+def _processes(incident: Incident, recovery: RecoveryTimeline) -> list[Fact]:
+    """Process ids before and after: the culprit's, and how many others have new ones too."""
+    changed = [worker for worker in recovery.pids_after if recovery.pids_before.get(worker)]
     facts = []
-    for worker, after in sorted(recovery.pids_after.items()):
-        before = recovery.pids_before.get(worker, ())
-        if not before or len(facts) == MOST_NAMED:
-            continue
+    if changed:
+        culprit = str(incident.verdict.get("worker") or "")
+        worker = culprit if culprit in changed else min(changed)
         agent = recovery.agent_pids.get(worker)
         kept = (
-            f", agent {agent} before and after" if agent is not None and worker in recovery.untouched else ""
+            f", its agent {agent} before and after"
+            if agent is not None and worker in recovery.untouched
+            else ""
         )
-        facts.append(Fact(f"{before[0]} → {after}", f"process of {worker}{kept}"))
+        others = f"; {number(len(changed) - 1)} others likewise" if len(changed) > 1 else ""
+        pids = f"{recovery.pids_before[worker][0]} → {recovery.pids_after[worker]}"
+        facts.append(Fact(pids, f"process of {worker}{kept}{others}"))
     if recovery.checks_seconds is not None:
         facts.append(Fact(duration(recovery.checks_seconds), "longest quick checks, beside the stop"))
     return facts

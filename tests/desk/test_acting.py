@@ -92,7 +92,7 @@ def test_reader_without_the_role_has_no_buttons_and_is_refused(viewer: Client) -
     assert response.status_code == 403
     assert "needs the role operator in the tenant nlp" in text_of(response)
     assert viewer.post(f"/jobs/{incident.job_id}/stop/", {"reason": "x"}).status_code == 403
-    assert "Stop" not in text_of(viewer.get(f"/jobs/{incident.job_id}/"))
+    assert "Stop …" not in text_of(viewer.get(f"/jobs/{incident.job_id}/"))
 
 
 def test_acts_answer_to_post_only_and_need_the_token_of_the_form(operator: Client) -> None:

@@ -19,7 +19,7 @@ from tests.desk.conftest import incident_of, text_of
 def test_page_says_why_and_what_was_refused(operator: Client) -> None:
     text = text_of(operator.get(f"/incidents/{incident_of('llm-70b-pretrain').pk}/"))
     for said in (
-        "Process died, worker 3, confidence 0.9",
+        "Process died , worker 3, confidence 0.9",
         "exit by SIGKILL, pid 4130",
         "restart container quick checks are clean; restarting the process is cheaper",
         "hold node nothing speaks against the node",
@@ -144,7 +144,7 @@ def test_timeline_leaves_as_json_with_bodies(operator: Client) -> None:
     incident = incident_of("llm-70b-pretrain")
     body = operator.get(f"/incidents/{incident.pk}/timeline.json").json()
     assert body["incident"] == f"INC-{incident.pk}"
-    assert {"pids": {"agent": 1, "command": 4188}, "sequence": 6} in [
+    assert {"pids": {"agent": 31, "command": 4188}, "sequence": 6} in [
         event["body"] for event in body["events"]
     ]
 
@@ -159,6 +159,33 @@ def test_timeline_leaves_as_markdown_that_cannot_break_its_table(operator: Clien
 
 def test_unknown_form_of_timeline_is_a_404(operator: Client) -> None:
     assert operator.get(f"/incidents/{incident_of('llm-70b-pretrain').pk}/timeline.pdf").status_code == 404
+
+
+def test_stages_add_up_and_facts_name_processes_and_pods(operator: Client) -> None:
+    incident = incident_of("llm-70b-pretrain")
+    html = operator.get(f"/incidents/{incident.pk}/").content.decode()
+    widths = [
+        float(width)
+        for width in re.findall(r'<svg class="stage stage--[a-z-]+" x="[\d.]+%" width="([\d.]+)%"', html)
+    ]
+    assert len(widths) >= 8
+    assert sum(widths) == pytest.approx(100, abs=0.1)
+    text = text_of(operator.get(f"/incidents/{incident.pk}/"))
+    for said in (
+        "detect 0.3 s found by agent's report",
+        "88 steps lost: failed at 3,388, resumed from 3,300",
+        "4130 → 4191 process of worker 3, its agent 31 before and after; 5 others likewise",
+        "0 rebuilt pods; 6 untouched",
+        "0.21 s longest quick checks, beside the stop",
+        "estimated: 48 GPUs idle for 3.5 s",
+    ):
+        assert said in text
+
+
+def test_recovery_that_goes_on_counts_until_now(operator: Client) -> None:
+    text = text_of(operator.get(f"/incidents/{incident_of('vision-moe', state='waiting').pk}/"))
+    assert re.search(r"measured · \d+ s so far", text)
+    assert "steps lost: known when training has resumed" in text
 
 
 def test_long_timeline_comes_in_pages(operator: Client) -> None:

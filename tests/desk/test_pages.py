@@ -36,7 +36,7 @@ QUERIES = {
     "overview": 20,
     "incidents": 14,
     "all incidents": 14,
-    "incident": 17,
+    "incident": 18,
     "incident attempts": 14,
     "incident audit": 15,
     "jobs": 13,
