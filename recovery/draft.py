@@ -74,6 +74,7 @@ class IncidentDraft:
 
     def __init__(self, state: SubjectState) -> None:
         view = state.incident
+        self.was_open = view is not None and view.state in OPEN_INCIDENT_STATES
         self.state: IncidentState | None = view.state if view else None
         self.severity: Severity | None = view.severity if view else None
         self.rung = view.rung if view else ""
@@ -104,8 +105,14 @@ class IncidentDraft:
         self.state, self.state_since, self.waiting_for = state, now, None
         self._path.append(state)
 
-    def begin(self, now: datetime, *, closes_resolved: bool) -> None:
+    def take_back(self) -> None:
+        """It was resolved a moment ago, in this very decision, and something newer has come."""
+        self._fields.pop("resolution", None)
+        self.resolved_at = None
+
+    def begin(self, now: datetime) -> None:
         """A new one opens; a resolved one can only close."""
+        closes_resolved = self.state is IncidentState.RESOLVED
         self.causes, self.rung, self.severity, self.watching_from_step = (), "", None, None
         self.state, self.state_since = None, now
         self._path, self._causes = [], []
@@ -324,6 +331,8 @@ class Draft:
                 retries=[worker.retries for worker in after.active],
             )
         if before.phase is Phase.RUN_COMMAND and after.phase is not Phase.RUN_COMMAND:
+            if self.attempt is not None:
+                self.attempt = replace(self.attempt, ended_at=self.now)
             self.attempts.append(
                 AttemptChange(
                     ends=before.attempt,
@@ -539,9 +548,8 @@ class Draft:
 
     def decision(self, job: JobState | None) -> Decision:
         """Everything, as one record."""
-        was_open = self.before.incident is not None and self.before.incident.state in OPEN_INCIDENT_STATES
         timeline = self.timeline
-        if not was_open and not self.incident.is_open and self.incident.change is None:
+        if not self.incident.was_open and not self.incident.is_open and self.incident.change is None:
             # Nobody follows an ordinary life; what comes late joins the incident that it belongs to.
             known = self.before.incident is not None
             timeline = [entry for entry in timeline if known and entry.kind == "evidence"]

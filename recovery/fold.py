@@ -80,10 +80,12 @@ def _enrolled(draft: Draft, signal: Signal) -> None:
     result = _move_failure(draft, ev.Enrolled(key, by_desk=by_desk), signal, key, hidden=True)
     if signal.incarnation is not None and result.use is not Use.REFUSED:
         lives.present[key] = signal.incarnation
-    replaced = old.id if old is not None else signal.data.get("replaces")
-    if result.row in FAILURE_ROWS and isinstance(replaced, int):
+    replaced = old.id if old is not None else _whole(signal.data.get("replaces"))
+    if result.row in FAILURE_ROWS and replaced is not None:
         draft.ended.append((replaced, EndCause.ORDERED if by_desk else EndCause.REPLACED))
     draft.use(signal, result.use, result.reason)
+    if result.use is not Use.USED:
+        return
     view = lives.view(signal)
     node = view.node if view else str(signal.data.get("node") or "")
     draft.note(
@@ -260,17 +262,14 @@ def _incarnation_ended(draft: Draft, signal: Signal) -> None:
     if key is None:
         _evidence(draft, signal)
         return
-    if view is None and draft.lives.present.get(key) is not None:
-        # Not a life that we know, while another one is enrolled: it cannot be the present one's end.
-        _late(draft, signal, key, Use.LATE, "an incarnation that is not the present one")
+    if view is None:  # the watch makes a row of every life, so this is none of the present ones
+        _late(draft, signal, key, Use.LATE, "no incarnation of this job that is known")
         return
-    if view is not None and not _is_really_gone(draft, signal, view):
+    if not _is_really_gone(draft, signal, view):
         _late(draft, signal, key, Use.LATE, f"{key} has been heard of since, and its pod runs")
         return
     cause = evidence.end_cause(signal.data)
-    by_desk = cause in {EndCause.ORDERED, EndCause.EVICTED_BY_DESK} or (
-        view is not None and view.ended_by_desk
-    )
+    by_desk = cause in {EndCause.ORDERED, EndCause.EVICTED_BY_DESK} or view.ended_by_desk
     event = ev.IncarnationEnded(
         key,
         cause,
@@ -278,8 +277,7 @@ def _incarnation_ended(draft: Draft, signal: Signal) -> None:
         by_desk=by_desk,
         is_current=_is_present_one(draft, view, key),
     )
-    if view is not None:
-        draft.lives.end(view.id, signal.seen_at)
+    draft.lives.end(view.id, signal.seen_at)
     worker = draft.job.worker(key)
     was_sent_away = worker is not None and worker.must_exit
     result = _move_failure(draft, event, signal, key, hidden=by_desk or was_sent_away)
@@ -288,12 +286,11 @@ def _incarnation_ended(draft: Draft, signal: Signal) -> None:
         return
     draft.use(signal, result.use, result.reason)
     if result.use is Use.USED:
-        if view is not None:
-            draft.ended.append((view.id, EndCause.ORDERED if was_sent_away else cause))
+        draft.ended.append((view.id, EndCause.ORDERED if was_sent_away else cause))
         node = draft.lives.node(key, signal)
         draft.note(
             "pod_gone", f"{_cap(key)} is gone from {node or 'its node'}: {str(cause).replace('_', ' ')}",
-            signal=signal, cause=str(cause), node=node, pod_uid=view.pod_uid if view else "",
+            signal=signal, cause=str(cause), node=node, pod_uid=view.pod_uid,
         )  # fmt: skip
 
 
@@ -309,10 +306,10 @@ def _is_really_gone(draft: Draft, signal: Signal, view: IncarnationView) -> bool
     return heard is None or heard <= signal.seen_at + bound
 
 
-def _was_in_attempt(draft: Draft, signal: Signal, view: IncarnationView | None, key: WorkerKey) -> bool:
+def _was_in_attempt(draft: Draft, signal: Signal, view: IncarnationView, key: WorkerKey) -> bool:
     """Whether this life was part of the present attempt and ended in it."""
     attempt = draft.attempt
-    if view is None or attempt is None:
+    if attempt is None:
         return False
     is_part = draft.job.attempt in view.attempts or (
         draft.began_attempt and _is_present_one(draft, view, key)
@@ -325,10 +322,8 @@ def _was_in_attempt(draft: Draft, signal: Signal, view: IncarnationView | None, 
     return not came_clearly_before(signal, attempt, draft.policy.late_uncertainty_seconds)
 
 
-def _is_present_one(draft: Draft, view: IncarnationView | None, key: WorkerKey) -> bool:
+def _is_present_one(draft: Draft, view: IncarnationView, key: WorkerKey) -> bool:
     """Whether this life is the worker's present one."""
-    if view is None:
-        return True
     present = draft.lives.present.get(key)
     if present is not None:
         return view.id >= present
@@ -632,9 +627,12 @@ def _phase_of(word: str | None) -> MessagePhase | None:
         return None
 
 
+def _whole(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
 def _step(signal: Signal) -> int | None:
-    step = signal.data.get("step")
-    return step if isinstance(step, int) and not isinstance(step, bool) else None
+    return _whole(signal.data.get("step"))
 
 
 def _action(draft: Draft, signal: Signal) -> ActionView | None:

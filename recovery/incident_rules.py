@@ -9,6 +9,15 @@ from datetime import datetime, timedelta
 
 from recovery import phase_events as ev
 from recovery import wording
+from recovery.action_rules import (
+    NOT_BEGUN,
+    REMEDIES,
+    ask,
+    carry_out,
+    settle_deadlines,
+    settle_restart,
+    take_next_rung,
+)
 from recovery.draft import Draft
 from recovery.ladder import Choice, Situation, choose, failures_in_window, stuck
 from recovery.lifecycle import (
@@ -26,14 +35,12 @@ from recovery.phases import (
     Phase,
     WorkerState,
 )
-from recovery.records import ActionView, AttemptChange, Mode, PastAttempt
+from recovery.records import AttemptChange, Mode, PastAttempt
 
 #: Look again after this, in seconds, where steps are waited for whose pace is not known.
 LOOK_SECONDS = 2.0
 
 _BARRED = frozenset({Phase.PENDING, Phase.BOOT_CHECKING, Phase.RESTARTING})
-_NOT_BEGUN = frozenset({ActionState.PLANNED, ActionState.AWAITING_APPROVAL, ActionState.READY})
-_REMEDIES = (ActionKind.RESTART_PROCESS, ActionKind.STOP_JOB)
 
 
 def conclude(draft: Draft) -> None:
@@ -43,10 +50,10 @@ def conclude(draft: Draft) -> None:
     _open_for_suspicion(draft)
     _open_for_stop(draft)
     _note_first_steps(draft)
-    _settle_restart(draft)
-    _settle_deadlines(draft)
+    settle_restart(draft)
+    settle_deadlines(draft)
     for choice in draft.choices:
-        _carry_out(draft, choice)
+        carry_out(draft, choice)
     if draft.incident.is_open:
         match draft.job.phase:
             case Phase.TROUBLESHOOTING:
@@ -91,7 +98,9 @@ def _look_at_barrier(draft: Draft) -> None:
         draft.look_at(due)
         return
     missing = [w.key for w in job.present if not w.enrolled] or [
-        w.key for w in job.present if not w.has_answered(MessageType.ACK, MessagePhase.BOOTCHECK)
+        w.key
+        for w in job.present
+        if w.must_exit or w.restarted or (w.inner_phase is Phase.BOOT_CHECKING and not w.handled)
     ]
     result = draft.move(ev.BarrierExpired())
     draft.note(
@@ -120,7 +129,7 @@ def _open_for_failures(draft: Draft) -> None:
             incident.set(rung="")  # what ended is started anew, so the lowest rung may be tried again
         draft.bring_incident(IncidentState.OPEN, f"{again}: {first.fact.text}", signal=first.signal)
     elif not incident.is_open:
-        _open(draft, verdict.category, title, first.fact.at)
+        _open(draft, verdict.category, title)
     elif incident.state is IncidentState.SUSPECTED:
         draft.bring_incident(IncidentState.OPEN, first.fact.text, signal=first.signal)
     for failure in draft.failures:
@@ -135,18 +144,22 @@ def _open_for_failures(draft: Draft) -> None:
         draft.raise_severity(Severity.HIGH)
 
 
-def _open(draft: Draft, category: str, title: str, failed_at: datetime) -> None:
+def _open(draft: Draft, category: str, title: str) -> None:
+    """Open a new incident, or the one that was resolved a short while ago for the same cause."""
     incident = draft.incident
-    is_resolved = incident.state is IncidentState.RESOLVED
+    if incident.state is IncidentState.RESOLVED and incident.was_open:
+        incident.take_back()
+        draft.bring_incident(IncidentState.OPEN, f"newer than its resolution: {title}")
+        return
     since = incident.resolved_at
     bound = timedelta(seconds=draft.policy.reopen_seconds)
-    if is_resolved and since is not None and draft.now - since <= bound and category in incident.causes:
+    is_recent = incident.state is IncidentState.RESOLVED and since is not None and draft.now - since <= bound
+    if is_recent and category in incident.causes:
         incident.set(reopens=True, rung="")
         draft.bring_incident(IncidentState.OPEN, f"the same cause again: {title}")
         return
-    incident.begin(draft.now, closes_resolved=is_resolved)
+    incident.begin(draft.now)
     incident.passed(IncidentState.OPEN, draft.now)
-    incident.set(title=title, seen_failed_at=failed_at)
     draft.note("incident_opened", f"Incident opened: {title}", at=draft.now)
 
 
@@ -155,10 +168,10 @@ def _open_for_suspicion(draft: Draft) -> None:
     if not draft.suspicions or draft.job.phase is not Phase.RUN_COMMAND:
         return
     fact = draft.suspicions[0]
-    if draft.incident.is_open:
+    if draft.incident.is_open or draft.incident.was_open:
         draft.note("evidence", fact.text, attempt=fact.attempt)
         return
-    draft.incident.begin(draft.now, closes_resolved=draft.incident.state is IncidentState.RESOLVED)
+    draft.incident.begin(draft.now)
     draft.incident.passed(IncidentState.SUSPECTED, draft.now)
     draft.incident.join(fact.category, fact.text)
     draft.incident.set(
@@ -183,132 +196,15 @@ def _open_for_stop(draft: Draft) -> None:
         return
     why = draft.asked_to_stop or "Stop asked for before; training has ended"
     if not draft.incident.is_open:
-        if draft.incident.state is IncidentState.RESOLVED:
-            draft.incident.begin(draft.now, closes_resolved=True)
-        else:
-            draft.incident.begin(draft.now, closes_resolved=False)
-        draft.incident.passed(IncidentState.OPEN, draft.now)
+        _open(draft, "stop_asked", why)
         draft.incident.join("stop_asked", why)
-        draft.incident.set(title=why, severity=Severity.LOW, attempt=draft.job.attempt)
+        draft.incident.set(title=why, attempt=draft.job.attempt)
+        draft.raise_severity(Severity.LOW)
         draft.failed_attempt = draft.job.attempt
-        draft.note("incident_opened", f"Incident opened: {why}", at=draft.now)
     draft.want(
         ActionKind.STOP_JOB, f"{why}. The job is suspended, not deleted.",
         deadline_seconds=draft.policy.stop_job_deadline_seconds,
     )  # fmt: skip
-
-
-# Actions.
-
-
-def _settle_restart(draft: Draft) -> None:
-    """A restart in place is done when every agent told of its new process in that sequence."""
-    job = draft.job
-    for action in draft.open_actions(ActionKind.RESTART_PROCESS):
-        if action.state in _NOT_BEGUN:
-            if draft.is_observing:
-                draft.change_action(action, ActionState.REFUSED, draft.observing_because)
-            elif job.is_terminal:
-                draft.change_action(action, ActionState.CANCELLED, f"the job is {job.phase}")
-            elif job.phase is not Phase.TROUBLESHOOTING:
-                draft.change_action(action, ActionState.SUPERSEDED, f"the job is in {job.phase} by now")
-            elif any(failure.row != "end.known" for failure in draft.failures):
-                draft.change_action(action, ActionState.SUPERSEDED, "another failure came meanwhile")
-        elif action.state is ActionState.VERIFYING and action.sequence is not None:
-            _settle_sent_restart(draft, action)
-
-
-def _settle_sent_restart(draft: Draft, action: ActionView) -> None:
-    job = draft.job
-    missing = [worker.key for worker in job.present if not _has_started(worker)]
-    if job.phase is Phase.SUCCEEDED:
-        draft.change_action(action, ActionState.DONE, "the job has finished since")
-    elif job.phase is not Phase.RUN_COMMAND or action.sequence != job.attempt_sequence:
-        draft.change_action(
-            action, ActionState.FAILED, "the attempt ended before every agent had told of its process"
-        )
-    elif not missing:
-        draft.change_action(
-            action, ActionState.DONE, f"every agent told of its new process, order {action.sequence}"
-        )
-        draft.settle("restart_process.done", "every agent told of its new process")
-    elif action.deadline is not None and draft.now >= action.deadline:
-        draft.restart_failed = f"{wording.workers(missing)} did not tell of a new process in time"
-        draft.change_action(action, ActionState.FAILED, draft.restart_failed)
-
-
-def _has_started(worker: WorkerState) -> bool:
-    return worker.finished or any(
-        worker.has_answered(type_, MessagePhase.COMMAND) for type_ in (MessageType.ACK, MessageType.MARK)
-    )
-
-
-def _settle_deadlines(draft: Draft) -> None:
-    """What was sent and not seen by its deadline has failed, and is said so."""
-    for action in draft.open_actions():
-        is_late = action.deadline is not None and draft.now >= action.deadline
-        if not is_late or action.state is not ActionState.VERIFYING:
-            continue
-        draft.change_action(action, ActionState.FAILED, "its effect was not seen by the deadline")
-    failed = [
-        draft.actions[change.uid]
-        for change in draft.action_changes
-        if change.state in {ActionState.FAILED, ActionState.UNKNOWN}
-    ]
-    for action in failed:
-        if action.kind is ActionKind.STOP_JOB and draft.incident.is_open:
-            why = "The job could not be suspended: suspend it by hand"
-            _ask(draft, why)
-        elif action.kind is ActionKind.RESTART_PROCESS and action.sequence is None:
-            draft.restart_failed = draft.restart_failed or "it could not be sent"
-
-
-def _ask(draft: Draft, why: str, *, rung: str | None = None) -> None:
-    """Ask a person, once: an open question is not asked again."""
-    if rung is not None:
-        draft.incident.set(rung=rung)
-    if not draft.is_wanted(ActionKind.ASK_PERSON):
-        draft.want(ActionKind.ASK_PERSON, why, deadline_seconds=draft.policy.ask_person_deadline_seconds)
-    draft.raise_severity(Severity.HIGH)
-    draft.bring_incident(IncidentState.NEEDS_PERSON, why)
-    draft.settle("ask_person", why)
-
-
-def _carry_out(draft: Draft, choice: Choice) -> None:
-    """Want what the ladder chose. Kinds that this version has not end refused, and are shown."""
-    draft.considered += choice.considered
-    if choice.rung:
-        draft.incident.set(rung=choice.rung)
-    draft.settle(choice.rule, choice.why)
-    deadlines = {
-        ActionKind.RESTART_PROCESS: draft.policy.restart_process_deadline_seconds,
-        ActionKind.STOP_JOB: draft.policy.stop_job_deadline_seconds,
-        ActionKind.ASK_PERSON: draft.policy.ask_person_deadline_seconds,
-    }
-    needs_yes = draft.before.subject.mode is Mode.APPROVE
-    for remedy in choice.remedies:
-        is_open = draft.is_wanted(remedy.kind)
-        if is_open and not remedy.refused_because:
-            continue
-        draft.want(
-            remedy.kind,
-            remedy.why,
-            target=_target(draft, remedy.kind),
-            wait_seconds=choice.wait_seconds if remedy.kind is ActionKind.RESTART_PROCESS else 0.0,
-            deadline_seconds=deadlines.get(remedy.kind, 0.0),
-            refused_because=remedy.refused_because,
-            needs_yes=needs_yes and remedy.kind in _REMEDIES,
-        )
-
-
-def _target(draft: Draft, kind: ActionKind) -> str:
-    if kind is ActionKind.HOLD_NODE:
-        sent_away = [failure for failure in draft.failures if failure.fact.node]
-        return sent_away[0].fact.node if sent_away else draft.job_name
-    if kind is ActionKind.RESTART_CONTAINER:
-        missing = [worker.key for worker in draft.job.present if not _has_started(worker)]
-        return wording.workers(missing) if missing else draft.job_name
-    return draft.job_name
 
 
 # By phase.
@@ -317,7 +213,7 @@ def _target(draft: Draft, kind: ActionKind) -> str:
 def _troubleshooting(draft: Draft) -> None:
     """All stand still: once every stop is confirmed, or the bound has passed, the ladder chooses."""
     incident = draft.incident
-    if draft.is_observing or draft.is_wanted(*_REMEDIES):
+    if draft.is_observing or draft.is_wanted(*REMEDIES):
         return
     if incident.state is IncidentState.NEEDS_PERSON:
         if not draft.entered_troubleshooting:
@@ -335,7 +231,7 @@ def _troubleshooting(draft: Draft) -> None:
         draft.look_at(due)
         return
     if leaving:
-        _ask(draft, f"{wording.workers(leaving)} was told to leave its container and is still there")
+        ask(draft, f"{wording.workers(leaving)} was told to leave its container and is still there")
         return
     if draft.is_evidence_new or silent:
         draft.store_verdict()
@@ -347,7 +243,7 @@ def _troubleshooting(draft: Draft) -> None:
             category=verdict.category,
             reason=verdict.reason,
             workers=len(job.present),
-            checks_clean=sum(draft.checked.values()),
+            checks_clean=sum(draft.checked.get(str(worker.key), False) for worker in job.present),
             checks_failed=tuple(fact.text for fact in verdict.failed_checks),
             silent=tuple(str(key) for key in silent),
             departed=tuple(str(worker.key) for worker in job.active if worker.departed),
@@ -359,7 +255,7 @@ def _troubleshooting(draft: Draft) -> None:
         draft.policy,
         draft.seed,
     )
-    _carry_out(draft, choice)
+    carry_out(draft, choice)
     kinds = {remedy.kind for remedy in choice.remedies}
     if ActionKind.RESTART_PROCESS in kinds:
         _wait_or_recover(draft, choice)
@@ -456,10 +352,10 @@ def _training(draft: Draft) -> None:
     if incident.state is IncidentState.SUSPECTED:
         _clear_suspicion(draft)
         return
-    if draft.failed_attempt is not None and job.attempt <= draft.failed_attempt and not draft.is_observing:
+    if draft.failed_attempt is not None and job.attempt <= draft.failed_attempt:
         return
     if draft.restart_failed:
-        rung_failed(draft)
+        take_next_rung(draft)
         return
     if incident.state is not IncidentState.WATCHING:
         if not _all_step(draft):
@@ -472,20 +368,6 @@ def _training(draft: Draft) -> None:
         )
         draft.settle("training.steps", "all workers step")
     _resolve_when_steady(draft)
-
-
-def rung_failed(draft: Draft) -> None:
-    """The restart in place did not work: the next rung, which ends refused where it is not installed."""
-    choice = choose(
-        Situation(
-            category="", reason="", workers=len(draft.job.present), checks_clean=0,
-            restart_failed=draft.restart_failed,
-        ),
-        draft.policy, draft.seed,
-    )  # fmt: skip
-    _carry_out(draft, choice)
-    draft.raise_severity(Severity.HIGH)
-    draft.bring_incident(IncidentState.NEEDS_PERSON, choice.why)
 
 
 def _all_step(draft: Draft) -> bool:
@@ -533,6 +415,7 @@ def _note_first_steps(draft: Draft) -> None:
         or not all(
             worker.finished or worker.has_answered(MessageType.MARK, MessagePhase.COMMAND)
             for worker in draft.job.present
+            if worker.enrolled or draft.job.protected
         )
     ):
         return
@@ -561,7 +444,7 @@ def _look_at_start(draft: Draft) -> None:
         return
     waiting = [w.key for w in draft.job.present if not w.finished and not _steps(draft, w)]
     draft.restart_failed = f"{wording.workers(waiting)} did no step within {seconds:.0f} s of the start"
-    rung_failed(draft)
+    take_next_rung(draft)
     draft.look_at(draft.now + timedelta(seconds=max(LOOK_SECONDS, seconds / 20)))
 
 
@@ -614,9 +497,9 @@ def _over(draft: Draft) -> None:
         return
     if job.phase is Phase.SUCCEEDED:
         for action in draft.open_actions(ActionKind.ASK_PERSON, ActionKind.STOP_JOB):
-            if action.state in _NOT_BEGUN:
+            if action.state in NOT_BEGUN:
                 draft.change_action(action, ActionState.CANCELLED, "the job has finished")
-    if draft.open_actions() or draft.is_wanted(*_REMEDIES, ActionKind.ASK_PERSON):
+    if draft.open_actions() or draft.is_wanted(*REMEDIES, ActionKind.ASK_PERSON):
         return
     if incident.state is IncidentState.NEEDS_PERSON and job.phase is Phase.FAILED and _stop_failed(draft):
         return
@@ -649,7 +532,7 @@ def _fail_over_budget(draft: Draft) -> None:
     )  # fmt: skip
     if draft.incident.state is not IncidentState.OPEN:
         draft.bring_incident(IncidentState.OPEN, f"Failed: {words}")
-    _carry_out(draft, choice)
+    carry_out(draft, choice)
     draft.incident.set(title=f"Failed: {words}")
     draft.raise_severity(Severity.CRITICAL)
 

@@ -98,6 +98,16 @@ def choose(situation: Situation, policy: Policy, seed: str) -> Choice:
     return _restart_in_place(situation, policy, seed)
 
 
+_WHAT_IS_SO = {
+    "process_killed": "Process is gone",
+    "process_crashed": "Process is gone",
+    "process_terminated": "Process is gone",
+    "bad_command": "Command ended at once",
+    "hang": "Training hung and is stopped",
+    "unknown": "The cause is not known",
+}
+
+
 def _restart_in_place(situation: Situation, policy: Policy, seed: str) -> Choice:
     clean = f"quick checks are clean on {situation.checks_clean} of {situation.workers} workers"
     notes = ["not fully checked"]
@@ -105,7 +115,7 @@ def _restart_in_place(situation: Situation, policy: Policy, seed: str) -> Choice
         notes.append(f"{', '.join(situation.silent)} did not confirm the stop in time")
     if situation.checks_failed:
         notes.append("; ".join(situation.checks_failed))
-    what = "Process is gone" if situation.category != "unknown" else "The cause is not known"
+    what = _WHAT_IS_SO.get(situation.category, "All workers are there")
     why = f"{what} and {clean}: restart in place ({', '.join(notes)})"
     wait = backoff_seconds(situation.failures_in_window, policy, seed)
     if wait:

@@ -124,7 +124,7 @@ def check(state: SubjectState, inbox: tuple[Signal, ...], decision: Decision) ->
 
 
 @settings(
-    max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
 )
 @given(
     way=st.integers(0, 9),
