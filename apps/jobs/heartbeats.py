@@ -104,7 +104,8 @@ UPDATE jobs_incarnation i SET
     process_state = beat.state,
     step = COALESCE(beat.step, i.step),
     step_at = CASE WHEN beat.step IS NULL THEN i.step_at
-                   ELSE to_timestamp(beat.step_at - beat.clock_offset) END,
+                   ELSE LEAST(clock_timestamp(), GREATEST(timestamptz '2000-01-01 00:00:00+00',
+                                                          to_timestamp(beat.step_at - beat.clock_offset))) END,
     step_seconds = CASE WHEN beat.step IS NULL THEN i.step_seconds ELSE beat.step_seconds END,
     checkpoint_step = COALESCE(beat.checkpoint, i.checkpoint_step),
     skipped_bytes = beat.skipped,

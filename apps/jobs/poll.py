@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -19,6 +18,7 @@ import msgspec
 from agent import wire
 from apps.access.async_database import ORDERS_CHANNEL, AsyncDatabase, Unavailable
 from apps.jobs import tokens, waiting_times
+from apps.jobs.clock_offset import MOST_UNIX_SECONDS
 from apps.jobs.heartbeats import Beat, Heartbeats, Seen
 
 _log = logging.getLogger(__name__)
@@ -33,7 +33,7 @@ MAX_POLL_BYTES = 64 * 1024
 _Count = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
 _Large = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 _Word = Annotated[str, msgspec.Meta(max_length=20)]
-_Moment = Annotated[float, msgspec.Meta(ge=0, le=1e11)]
+_Moment = Annotated[float, msgspec.Meta(ge=0, le=MOST_UNIX_SECONDS)]
 
 
 class _Process(msgspec.Struct):
@@ -52,7 +52,7 @@ class _PollRequest(msgspec.Struct):
     process: _Process | None = None
     step: _Large | None = None
     step_at: _Moment | None = None
-    step_seconds: Annotated[float, msgspec.Meta(ge=0)] | None = None
+    step_seconds: Annotated[float, msgspec.Meta(ge=0, le=1e9)] | None = None
     checkpoint_step: _Large | None = None
     skipped_bytes: _Large = 0
 
@@ -269,7 +269,7 @@ def _beat(request: _PollRequest, token: tokens.AgentToken, received_at: float) -
         process_state=_clean(process.state),
         step=request.step,
         step_at=step_at,
-        step_seconds=request.step_seconds if math.isfinite(request.step_seconds or 0.0) else None,
+        step_seconds=request.step_seconds,
         checkpoint_step=request.checkpoint_step,
         skipped_bytes=request.skipped_bytes,
     )

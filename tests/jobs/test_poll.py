@@ -247,7 +247,7 @@ def test_heartbeat_columns_are_written() -> None:
     assert (life.process_state, life.command_pid, life.agent_sequence) == ("exited", 71, 5)
 
 
-@pytest.mark.parametrize("ahead", [-3600.0, 120.0])
+@pytest.mark.parametrize("ahead", [-3600.0, 120.0, -1.7e9, 5e9])
 def test_offset_of_a_wrong_clock_is_measured(ahead: float) -> None:
     life = make_life(make_job())
 
@@ -258,7 +258,7 @@ def test_offset_of_a_wrong_clock_is_measured(ahead: float) -> None:
 
     run(test)
     life.refresh_from_db()
-    assert life.clock_offset_seconds == pytest.approx(ahead, abs=5)
+    assert life.clock_offset_seconds == pytest.approx(ahead, abs=20)
     assert life.last_seen_at is not None
     assert life.step_at is not None
     assert abs((life.last_seen_at - life.step_at).total_seconds()) < 10, "steps stand in our time"

@@ -21,6 +21,7 @@ from agent import wire
 from apps.incidents.redact import storable
 from apps.incidents.services.reporting import InboxFullError, enrol_agent, record_report
 from apps.jobs import tokens, waiting_times
+from apps.jobs.clock_offset import MOST_UNIX_SECONDS
 from apps.jobs.services.enrolment import AgentStart, Enrolled, NotEnrolled
 from recovery.errors import BadInput, Conflict, NotFound
 
@@ -31,7 +32,7 @@ RETRY_AFTER_SECONDS = 1
 
 _Name = Annotated[str, msgspec.Meta(max_length=253)]
 _Short = Annotated[str, msgspec.Meta(max_length=63)]
-_Moment = Annotated[float, msgspec.Meta(ge=0, le=1e11)]
+_Moment = Annotated[float, msgspec.Meta(ge=0, le=MOST_UNIX_SECONDS)]
 
 
 class _EnrolRequest(msgspec.Struct):

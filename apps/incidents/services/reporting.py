@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -19,6 +18,7 @@ from apps.incidents.models import InboxEntry, Subject
 from apps.incidents.redact import clean_body
 from apps.incidents.services.signals import NewSignal, record_signals, subject_for_job
 from apps.incidents.wake import wake_subjects
+from apps.jobs.clock_offset import MOST_UNIX_SECONDS
 from apps.jobs.models import Incarnation, Job
 from apps.jobs.services import checkpoints
 from apps.jobs.services.enrolment import AgentStart, Enrolled, Fenced, NotEnrolled, enrol
@@ -227,12 +227,7 @@ def _times(
     at: Any, life: Incarnation, now: datetime, sent_at: float | None
 ) -> tuple[datetime, datetime, float]:
     """(when by our clock, when as the agent wrote it, uncertainty in seconds). Never later than now."""
-    if (
-        isinstance(at, bool)
-        or not isinstance(at, (int, float))
-        or not math.isfinite(at)
-        or not 0 <= at < 1e11
-    ):
+    if isinstance(at, bool) or not isinstance(at, (int, float)) or not 0 <= at <= MOST_UNIX_SECONDS:
         raise BadInput("Unix seconds.", field="time")
     offset, uncertainty = life.clock_offset_seconds, life.clock_uncertainty_seconds
     if sent_at is not None and sent_at - now.timestamp() > offset + uncertainty:

@@ -237,6 +237,15 @@ def test_time_is_corrected_by_the_measured_offset(agent: Agent) -> None:
     assert signal.uncertainty_seconds == 0.01
 
 
+@pytest.mark.parametrize("ahead", [-1.7e9, 5e9])
+def test_clock_that_is_far_off_is_corrected_too(agent: Agent, ahead: float) -> None:
+    Incarnation.objects.update(clock_offset_seconds=ahead, clock_uncertainty_seconds=0.01)
+    answer = agent.report(error(time=time.time() + ahead), error(2, time=0.0), sent_at=time.time() + ahead)
+    assert answer["accepted"] == [1, 2]
+    signal = Signal.objects.get(source_key=f"{agent.incarnation}:1")
+    assert abs((signal.received_at - signal.seen_at).total_seconds()) < 30
+
+
 def test_message_is_never_from_the_future(agent: Agent) -> None:
     agent.report(error(time=time.time() + 3600), sent_at=time.time())
     signal = Signal.objects.get(kind="error")
