@@ -40,6 +40,7 @@ _log = logging.getLogger(__name__)
 QUEUED_BATCHES = 200  # then readers wait: the API server keeps what we have not read
 CHANGES_A_WRITE = 500  # a transaction must stay far shorter than the lease
 PODS_A_HOLD = 20_000  # pods kept for jobs that are not known yet
+PROGRESS_CHANGES = 10_000  # a line in the log for every so many of a list
 HOUSEKEEPING_SECONDS = 1.0
 TOKEN_KEYS_SECONDS = 3600.0
 TOKEN_KEYS_RETRY_SECONDS = 30.0
@@ -78,6 +79,7 @@ class _Heard:
     last_event_at: datetime | None = None
     last_heard_at: datetime | None = None
     lag_seconds: float | None = None
+    listed: int = 0  # changes of the list that is being read
     is_changed: bool = True
 
 
@@ -477,16 +479,23 @@ class _Term:
                 heard.resource_version = batch.resource_version
             if batch.from_list:
                 heard.state = "listing"
+                if (
+                    heard.listed // PROGRESS_CHANGES
+                    != (heard.listed + len(batch.changes)) // PROGRESS_CHANGES
+                ):
+                    _log.info("watch.listing resource=%s changes=%s", batch.resource, heard.listed)
+                heard.listed += len(batch.changes)
             if batch.completes_list:
                 heard.last_list_at = now
                 gone = sum(change.type is ChangeType.VANISHED for change in batch.changes)
                 _log.info(
                     "watch.listed resource=%s changes=%s gone=%s gap=%s",
                     batch.resource,
-                    len(batch.changes),
+                    heard.listed,
                     gone,
                     batch.gap or "none",
                 )
+                heard.listed = 0
                 heard.detail = f"listed again, {batch.gap}; {gone} gone meanwhile" if batch.gap else ""
             if batch.completes_list or not batch.from_list:
                 if heard.state == "broken":

@@ -442,6 +442,16 @@ def test_agent_of_an_unprotected_job_takes_its_life_over(cluster: Cluster) -> No
     assert not Incarnation.objects.filter(ended_at=None).exists()
 
 
+def test_end_of_a_worker_whose_agent_never_came_belongs_to_the_attempt(cluster: Cluster, job: Job) -> None:
+    pod = running(make_pod_fact())
+    take_pods(cluster, added(pod))
+    assert not Incarnation.objects.exists(), "a protected job's agents enrol by themselves"
+    Job.objects.update(phase="RunCommand", attempt=4, is_protected=False)  # the barrier gave protection up
+    (news,) = ends(take_pods(cluster, modified(ended(pod))))
+    life = Incarnation.objects.get()
+    assert (news.incarnation_id, life.first_attempt, life.last_attempt) == (life.pk, 4, 4)
+
+
 def test_own_exit_code_of_the_agent_is_read_only_where_there_is_one(cluster: Cluster, job: Job) -> None:
     with_agent, without = running(make_pod_fact(0)), running(make_pod_fact(1))
     take_pods(cluster, added(with_agent), added(without))

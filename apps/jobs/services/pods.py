@@ -22,6 +22,7 @@ from apps.access.models import Cluster
 from apps.jobs.models import Incarnation, Job, Pod, Run, Worker
 from apps.jobs.services.importing import BATCH_ROWS, ROLE, News, is_newer
 from apps.nodes.models import Machine
+from recovery.phases import Phase
 from recovery.signals import EndCause, SignalKind, WorkerKey
 
 CLOCK_STEP = timedelta(seconds=2)  # Kubernetes writes whole seconds; an agent enrols within this of its start
@@ -196,7 +197,7 @@ class _Import:
             indexes[row.job_id].add(row.index)
         workers = Worker.objects.filter(
             job__in=indexes, role=ROLE, index__in=set().union(*indexes.values())
-        ).only("id", "job_id", "index")
+        ).only("id", "job_id", "index", "incarnation_id")
         self.workers = {(worker.job_id, worker.index): worker for worker in workers}
         runs = Run.objects.filter(job__in=indexes, r=1)
         self.first_seen = dict(runs.values_list("job_id", "started_at"))
@@ -400,6 +401,11 @@ class _Import:
         worker = self.workers.get((job.pk, row.index))
         if worker is None:
             return None
+        # An agent that could not enrol is known by nothing but its pod: it runs in the attempt that all
+        # others run in, unprotected.
+        runs_in = None
+        if worker.incarnation_id is None and not job.is_protected and job.phase == Phase.RUN_COMMAND:
+            runs_in = job.attempt
         life = Incarnation(
             tenant_id=job.tenant_id,
             worker=worker,
@@ -410,6 +416,8 @@ class _Import:
             node_name=row.node_name,
             machine=self.machines.get(row.node_name),
             ip=row.ip,
+            first_attempt=runs_in,
+            last_attempt=runs_in,
         )
         self.lives[row.uid].append(life)
         self.new_lives.append(life)
