@@ -6,6 +6,7 @@ Everything is read from the source, so an import hidden in a function counts lik
 import ast
 import sys
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 
 # From the ground up: a module may import its own layer and those before it.
@@ -36,6 +37,11 @@ YOUNGER_THAN_AGENT_PYTHON = frozenset({"zoneinfo", "graphlib", "tomllib", "compr
 
 Graph = Mapping[str, Mapping[str, int]]
 """For each module of ours: what it imports, ours or not, with the line of the first import."""
+
+
+@cache
+def _tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(), filename=str(path))
 
 
 def module_name(path: Path, root: Path) -> str:
@@ -71,7 +77,7 @@ def _nodes(tree: ast.AST, for_types: bool) -> Iterator[ast.AST]:
 def _imports(name: str, path: Path, modules: Mapping[str, Path], for_types: bool) -> dict[str, int]:
     package = name if path.name == "__init__.py" else name.rpartition(".")[0]
     found: dict[str, int] = {}
-    for node in _nodes(ast.parse(path.read_text(), filename=str(path)), for_types):
+    for node in _nodes(_tree(path), for_types):
         targets: list[str] = []
         if isinstance(node, ast.Import):
             targets = [alias.name for alias in node.names]
@@ -161,7 +167,7 @@ def core_impurities(root: Path, graph: Graph) -> Iterator[str]:
                 yield f"{module}:{line} imports {target}"
         path = root / Path(*module.split("."))
         path = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(_tree(path)):
             if isinstance(node, ast.Call):
                 called = (
                     node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
