@@ -118,7 +118,7 @@ def enrol_view(request: HttpRequest) -> dict[str, Any]:
     if isinstance(answer, NotEnrolled):
         if answer.status != wire.AGAIN:
             _log.info(
-                "agent.%s pod=%s/%s reason=%s", answer.status, start.namespace, start.pod_name, answer.reason
+                "agent.%s pod=%r/%r reason=%s", answer.status, start.namespace, start.pod_name, answer.reason
             )
         return dict(
             wire.EnrolResponse(
