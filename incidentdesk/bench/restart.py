@@ -18,7 +18,7 @@ from apps.incidents.models import Signal
 from apps.jobs.models import Job, Order
 from incidentdesk.drills import job_view as view
 from incidentdesk.drills.field import Field, expect, wait_for
-from incidentdesk.drills.recoveries import submit
+from incidentdesk.drills.recoveries import named, submit
 
 WORKERS = 3
 STEP_SECONDS = 0.05
@@ -40,7 +40,7 @@ class Restart:
 def measure(field: Field, *, pairs: int) -> int:
     """Print the median of interleaved pairs, stage by stage. 1 when the difference is above the bar."""
     job_name = submit(
-        field, "bench", step_seconds=STEP_SECONDS, checkpoint_every=CHECKPOINT_EVERY, max_retry=10_000
+        field, named("bench"), step_seconds=STEP_SECONDS, checkpoint_every=CHECKPOINT_EVERY, max_retry=10_000
     )
     job = view.wait_training(field, field.namespace, job_name)
     store = field.stack.root / "cold-start"

@@ -65,6 +65,7 @@ def _run(options: argparse.Namespace, root: Path) -> int:
                 result |= {"ok": False, "failure": str(error)}
                 print(f"== {name}: FAILED: {error}")
             lines.append(result)
+            field.clean_up()
             if options.json:
                 Path(options.json).write_text("".join(json.dumps(line, default=str) + "\n" for line in lines))
     return 1 if failed else 0

@@ -16,7 +16,7 @@ from apps.incidents.models import Action
 from apps.jobs.models import Job
 from incidentdesk.drills import job_view as view
 from incidentdesk.drills.field import Field, expect, wait_for
-from incidentdesk.drills.recoveries import is_desk_write, submit
+from incidentdesk.drills.recoveries import is_desk_write, named, submit
 
 POINTS = (
     "signal_committed",
@@ -35,7 +35,7 @@ RECOVERY_SECONDS = 90
 
 def crash_points(field: Field, *, seed: int = 1) -> dict[str, Any]:
     """A process of the desk dies at each named point of a recovery."""
-    job_name = submit(field, "crash-points", max_retry=100)
+    job_name = submit(field, named("crash-points"), max_retry=100)
     job = view.wait_training(field, field.namespace, job_name)
     for point in POINTS:
         armed = field.arm(point)
@@ -48,7 +48,7 @@ def crash_points(field: Field, *, seed: int = 1) -> dict[str, Any]:
 
 def kill_each(field: Field, *, seed: int = 1) -> dict[str, Any]:
     """Each process of the desk is killed (-9) right after a failure; Redis is flushed; all of it again."""
-    job_name = submit(field, "kill-each", max_retry=100)
+    job_name = submit(field, named("kill-each"), max_retry=100)
     job = view.wait_training(field, field.namespace, job_name)
     for name in PROCESSES:
         recover_once(
@@ -64,7 +64,7 @@ def kill_each(field: Field, *, seed: int = 1) -> dict[str, Any]:
 def random_moments(field: Field, *, seed: int = 1) -> dict[str, Any]:
     """Twenty seeded moments: after a failure, a process chosen by chance dies at a moment chosen by chance."""
     chance = random.Random(seed)
-    job_name = submit(field, "random-moments", max_retry=100)
+    job_name = submit(field, named("random-moments"), max_retry=100)
     job = view.wait_training(field, field.namespace, job_name)
     for n in range(LONG_MOMENTS):
         name, delay = chance.choice((*PROCESSES, "redis")), chance.uniform(0, 1.5)
@@ -85,7 +85,7 @@ def random_moments(field: Field, *, seed: int = 1) -> dict[str, Any]:
 def sleeping_executor(field: Field, *, seed: int = 1) -> dict[str, Any]:
     """An executor sleeps (SIGSTOP) past its lease, before and in its send: the cluster sees one write."""
     for point in ("action_claimed", "action_sending"):
-        job_name = submit(field, "sleeping", max_retry=0)
+        job_name = submit(field, named("sleeping"), max_retry=0)
         job = view.wait_training(field, field.namespace, job_name)
         armed = field.arm(point, "stop")
         field.cluster.fault("kill-process", namespace=field.namespace, job=job_name, index=0)
@@ -120,7 +120,7 @@ def sleeping_executor(field: Field, *, seed: int = 1) -> dict[str, Any]:
 
 def sleeping_watch(field: Field, *, seed: int = 1) -> dict[str, Any]:
     """The watch sleeps (SIGSTOP) longer than its lease while a pod is deleted: counted once, nothing done twice."""
-    job_name = submit(field, "sleeping-watch")
+    job_name = submit(field, named("sleeping-watch"))
     job = view.wait_training(field, field.namespace, job_name)
     field.stack.kill("watch", signal.SIGSTOP)
     field.cluster.fault("pod-deleted", namespace=field.namespace, job=job_name, index=0)

@@ -132,6 +132,21 @@ class Field:
         path.write_text(effect)
         return path
 
+    def clean_up(self) -> None:
+        """Take away what a drill left: armed points, faults and jobs, so that the next one starts clean."""
+        for path in self.fault_points.iterdir():
+            path.unlink()
+        jobs = self.cluster.request("GET", f"/apis/batch/v1/namespaces/{self.namespace}/jobs").get(
+            "items", []
+        )
+        for job in jobs:
+            self.cluster.fault("restore", namespace=self.namespace, job=job["metadata"]["name"])
+            self.cluster.delete_job(self.namespace, job["metadata"]["name"])
+        wait_for("the last drill's pods to be gone", lambda: not self._pods(), seconds=60)
+
+    def _pods(self) -> list[dict[str, Any]]:
+        return list(self.cluster.request("GET", f"/api/v1/namespaces/{self.namespace}/pods").get("items", []))
+
     def taken(self, point: str) -> int | None:
         """Process id that took an armed point, or None while nobody has."""
         for path in self.fault_points.glob(f"{point}.taken-*"):

@@ -6,24 +6,30 @@ import re
 import time
 from typing import Any
 
+from django.conf import settings
+
 from apps.incidents.models import Action, Incident
-from apps.incidents.selectors import recovery_timeline
+from apps.incidents.selectors import stage_events
 from apps.jobs.models import Attempt, Job
 from incidentdesk.drills import job_view as view
 from incidentdesk.drills.field import Field, Processes, expect, wait_for
-from recovery.timeline import render
+from recovery.timeline import render, stages
 
 STEP_SECONDS = 0.05
 CHECKPOINT_EVERY = 10
 COLLECTIVE_TIMEOUT_SECONDS = 10.0
 
 
+def named(name: str) -> str:
+    """The name with the time, so that a drill may run twice on one stack."""
+    return f"{name}-{int(time.time() * 1000) % 10_000_000}"
+
+
 def submit(field: Field, name: str, **parameters: Any) -> str:
     """Submit a protected job of three workers with the drills' parameters; gives its name."""
-    unique = f"{name}-{int(time.time() * 1000) % 10_000_000}"
     field.cluster.submit(
         namespace=field.namespace,
-        name=unique,
+        name=name,
         **{
             "workers": 3,
             "steps": 1_000_000,
@@ -32,17 +38,18 @@ def submit(field: Field, name: str, **parameters: Any) -> str:
             "collective_timeout_seconds": COLLECTIVE_TIMEOUT_SECONDS,
             "max_retry": 10,
             "protect": True,
+            "no_contact_seconds": settings.TIMINGS["NO_CONTACT_SECONDS"],
             **parameters,
         },
     )
-    return unique
+    return name
 
 
 def kill_process(
     field: Field, *, seed: int = 1, name: str = "kill-process", **parameters: Any
 ) -> dict[str, Any]:
     """A rank is killed: all restart in place, in the same pods under the same agents."""
-    job_name = submit(field, name, **parameters)
+    job_name = submit(field, named(name), **parameters)
     job = view.wait_training(field, field.namespace, job_name)
     before = field.cluster.processes(field.namespace, job_name)
     expect(len(before) == 3, f"three workers should run, the cluster shows {sorted(before)}")
@@ -79,7 +86,7 @@ def kill_process_reset(field: Field, *, seed: int = 1) -> dict[str, Any]:
 
 def pod_deleted(field: Field, *, seed: int = 1) -> dict[str, Any]:
     """A pod is deleted by force: counted once, recreated by its controller, all restart together."""
-    job_name = submit(field, "pod-deleted")
+    job_name = submit(field, named("pod-deleted"))
     job = view.wait_training(field, field.namespace, job_name)
     before = field.cluster.processes(field.namespace, job_name)
     gone = field.cluster.fault("pod-deleted", namespace=field.namespace, job=job_name, index=0)
@@ -99,17 +106,9 @@ def pod_deleted(field: Field, *, seed: int = 1) -> dict[str, Any]:
 
 def desk_cut_off(field: Field, *, seed: int = 1) -> dict[str, Any]:
     """One of three agents cannot enrol: all run unprotected. All cut off in the middle: training goes on."""
-    lonely = f"cut-one-{int(time.time() * 1000) % 10_000_000}"
+    lonely = named("cut-one")
     field.cluster.fault("desk-cut-off", namespace=field.namespace, job=lonely, indices=[2])
-    field.cluster.submit(
-        namespace=field.namespace,
-        name=lonely,
-        workers=3,
-        steps=1_000_000,
-        step_seconds=STEP_SECONDS,
-        checkpoint_every=CHECKPOINT_EVERY,
-        protect=True,
-    )
+    submit(field, lonely)
     job = wait_for("the job in the watch", lambda: view.find_job(field.namespace, lonely), seconds=30)
     wait_for("every rank of the cut-off job to step", lambda: all_step(field, lonely, 3), seconds=60)
     fresh = wait_for(
@@ -123,7 +122,7 @@ def desk_cut_off(field: Field, *, seed: int = 1) -> dict[str, Any]:
     field.cluster.fault("restore", namespace=field.namespace, job=lonely)
     field.cluster.delete_job(field.namespace, lonely)
 
-    job_name = submit(field, "cut-all")
+    job_name = submit(field, named("cut-all"))
     job = view.wait_training(field, field.namespace, job_name)
     before = field.cluster.processes(field.namespace, job_name)
     field.cluster.fault("desk-cut-off", namespace=field.namespace, job=job_name, indices=[0, 1, 2])
@@ -163,7 +162,7 @@ def desk_cut_off(field: Field, *, seed: int = 1) -> dict[str, Any]:
 
 def max_retry(field: Field, *, seed: int = 1) -> dict[str, Any]:
     """The worked example: three failures at a limit of two, the job is suspended and says why."""
-    job_name = submit(field, "max-retry", max_retry=2)
+    job_name = submit(field, named("max-retry"), max_retry=2)
     job = view.wait_training(field, field.namespace, job_name)
     for n, index in enumerate((0, 1), start=1):
         field.cluster.fault("kill-process", namespace=field.namespace, job=job_name, index=index)
@@ -330,4 +329,4 @@ def show_processes(field: Field, before: dict[int, Processes], after: dict[int, 
 
 def show_timeline(field: Field, incident: Incident) -> None:
     """Print the recovery timeline: stage, seconds, share."""
-    field.say(render(recovery_timeline(incident)))
+    field.say(render(stages(stage_events(incident))))

@@ -51,6 +51,7 @@ _PHASE_COLUMNS = [
     "recover_count",
     "max_retry",
     "is_protected",
+    "protection_reason",
     "is_protection_due",
     "is_quit_due",
     "directive",
@@ -319,7 +320,7 @@ def _store_job(
         raise AssertionError(f"{job} was decided without its phase state")
     workers = {WorkerKey(row.role, row.index): row for row in job.workers.select_related("incarnation")}
     _store_incarnation_ends(decision, now)
-    _store_attempts(job, after, decision, incident, workers, now)
+    _store_attempts(job, before, after, decision, inbox, incident, workers, now)
     _store_counts(job, decision, incident, workers, now)
     _store_phase_columns(job, before, after, decision, inbox, now)
     _store_workers(before, after, workers, inbox)
@@ -364,6 +365,10 @@ def _store_phase_columns(
     job.sequence = after.sequence
     job.recover_count = after.recover_count
     job.max_retry = after.max_retry
+    if after.protected:
+        job.protection_reason = ""
+    elif before.protected:
+        job.protection_reason = decision.reason
     job.is_protected = after.protected
     job.is_protection_due = after.protection_due
     job.is_quit_due = after.quit_due
@@ -422,8 +427,10 @@ def _store_workers(
 
 def _store_attempts(
     job: Job,
+    before: JobState,
     after: JobState,
     decision: core.Decision,
+    inbox: tuple[CoreSignal, ...],
     incident: Incident | None,
     workers: dict[WorkerKey, Worker],
     now: datetime,
@@ -434,7 +441,9 @@ def _store_attempts(
                 ended_at=now,
                 end_cause=change.end_cause[:64],
                 is_counted=change.counted,
-                last_step=attempt_last_step(job, change.ends),
+                last_step=_highest(
+                    attempt_last_step(job, change.ends), *_steps_told(inbox, change.ends, before)
+                ),
                 incident_uid=incident.uid if incident else None,
             )
         if change.begins is not None:
@@ -469,6 +478,23 @@ def _store_attempts(
             }
             if known:
                 Attempt.objects.filter(job=job, n=change.n).update(**known)
+
+
+def _steps_told(inbox: tuple[CoreSignal, ...], attempt: int, before: JobState) -> list[int]:
+    """Steps that ends in this inbox tell of the attempt: a heartbeat is up to an interval older."""
+    if attempt != before.attempt:
+        return []
+    return [
+        signal.data["step"]
+        for signal in inbox
+        if signal.kind in (SignalKind.ERROR, SignalKind.FINISH)
+        and signal.sequence == before.attempt_sequence
+        and isinstance(signal.data.get("step"), int)
+    ]
+
+
+def _highest(*steps: int | None) -> int | None:
+    return max((step for step in steps if step is not None), default=None)
 
 
 def _store_counts(
