@@ -4,6 +4,7 @@ from celery import shared_task
 
 from apps import wiring
 from apps.access.clock import database_now
+from apps.access.services import forget_idempotency_keys
 from apps.incidents.services import acting, deciding, feed, ticking
 from apps.incidents.services.placing import place_signal
 from apps.incidents.wake import wake_actions, wake_subjects
@@ -34,4 +35,6 @@ def tick() -> None:
 @shared_task(ignore_result=True, time_limit=120)
 def sweep() -> None:
     """Forget what is only kept for a while."""
-    feed.forget_old_rows(now=database_now())
+    now = database_now()
+    feed.forget_old_rows(now=now)
+    forget_idempotency_keys(now=now)

@@ -22,8 +22,8 @@ from apps.jobs.clock_offset import ClockOffset
 MAX_BATCH = 1000
 COUNT_SECONDS = 10.0
 BATCH_SECONDS = 8.0
-#: Between two batches of heartbeats. At 500 polls a second ten go together, at a quarter of the CPU; one
-#: that comes alone, or looks because an order was written, waits for nothing.
+#: Between two batches of heartbeats, so that ten go together at 500 polls a second; one that comes alone, or
+#: looks because an order was written, waits for nothing.
 GATHER_SECONDS = 0.02
 
 

@@ -175,10 +175,6 @@ CELERY_BROKER_TRANSPORT_OPTIONS = {
     "interval_step": 0,
     "interval_max": 0,
 }
-    "visibility_timeout": 3600,
-    "socket_timeout": 5,
-    "socket_connect_timeout": 5,
-}
 CELERY_TASK_IGNORE_RESULT = True
 CELERY_TASK_ACKS_LATE = False
 CELERY_TASK_SERIALIZER = "json"

@@ -195,7 +195,10 @@ def test_stop_stores_log_tails_then_suspends_and_waits_for_the_pods(failed: Play
     assert acting.check_effect(action_id=action.pk)
     action.refresh_from_db()
     assert action.state == "done"
-    assert action.incident.__class__.objects.get(pk=action.incident_id).state == "resolved"
+    question = Action.objects.get(incident__job=failed.job, kind="ask_person")
+    acting.run_action(action_id=question.pk, cluster=no_cluster)
+    incident = Incident.objects.get(pk=action.incident_id)
+    assert (incident.state, incident.resolution) == ("resolved", "job_ended")
 
 
 def test_job_that_somebody_else_suspended_is_found(failed: PlayedJob) -> None:
