@@ -19,7 +19,7 @@ from typing import Any, Dict, List, Optional
 try:  # 3.8 has TypedDict, without Required
     from typing import TypedDict
 except ImportError:  # pragma: no cover
-    raise SystemExit("the worker agent needs Python 3.8 or newer")
+    raise SystemExit("the worker agent needs Python 3.8 or newer") from None
 
 VERSION = 1
 SPOKEN_VERSIONS = (1,)
@@ -37,7 +37,7 @@ FINISH = "Finish"
 MARK = "Mark"  # data: {"mark": MARKS, "step"?, "checkpoint"?, "pids"?}: a moment of a start or of progress
 HANG = "Hang"  # data: {"seconds_since_progress", "step", "confirmed": bool}
 QUIT = "Quit"  # a request for Stopped, by the job's token; data: {"reason", "at_safe_point": bool}
-CHECKPOINT = "Checkpoint"  # data: {"step", "path", "state": "written"|"committed", "bytes", "shards", "shards_expected"}
+CHECKPOINT = "Checkpoint"  # data: {"step", "path", "state": "written"|"committed", "bytes", "shards"}
 
 TYPES = (ACK, ORDER, ERROR, FINISH, MARK, HANG, QUIT, CHECKPOINT)
 
@@ -52,7 +52,9 @@ MARK_STARTED = "started"  # the training process runs; data has "pids": {"agent"
 MARK_RESTORED = "restored"  # state loaded; data has "step", "seconds"
 MARK_REBUILT = "rebuilt"  # rendezvous and communicator up; data has "seconds"
 MARK_FIRST_STEP = "first_step"  # first step of this start done; data has "step"
-MARK_STEADY = "steady"  # ten steps done in this start, so that step time is known; data has "step", "step_seconds"
+MARK_STEADY = (
+    "steady"  # ten steps done in this start, so that step time is known; data has "step", "step_seconds"
+)
 MARKS = (MARK_STARTED, MARK_RESTORED, MARK_REBUILT, MARK_FIRST_STEP, MARK_STEADY)
 
 # What an enrolment answers.
@@ -210,5 +212,6 @@ class CheckResult(TypedDict, total=False):
 #   bootcheck     {"environment": {…}, "checks": [CheckResult]}
 #   command       {"pids": {"agent", "command"}, "started_at"}
 #   troubleshoot  {"checks": [CheckResult], "stopped": {"seconds", "killed": n, "pids": [..]}}
-# Data of an Error: {"exit_code" or "signal", "rank"?, "pid", "log_tail": [..], "kernel_log"?, "first_error_at"?, "checks"?}
+# Data of an Error: {"exit_code" or "signal", "rank"?, "pid", "step"?, "log_tail": [..], "kernel_log"?,
+#                    "first_error_at"?, "checks"?}
 # Data of a Finish: {"exit_code": 0, "pid", "step"}

@@ -153,7 +153,7 @@ def restart_once(field: Field, job: Job, job_name: str) -> Restart:
     killed_at = datetime.fromtimestamp(float(killed["at"]), tz=UTC)
     attempt = wait_for(
         "the next attempt to step",
-        lambda: (a := view.attempt(job, before.attempt + 1)) and a.first_step_at and a,
+        lambda: view.has_stepped(job, before.attempt + 1),
         seconds=60,
     )
     expect(view.get_job(job).attempt == before.attempt + 1, "one restart should be one attempt")

@@ -7,12 +7,13 @@ import random
 import signal
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import redis
 from django.conf import settings
 
-from apps.incidents.models import Action
+from apps.incidents.models import Action, ActionTry
 from apps.jobs.models import Job
 from incidentdesk.drills import job_view as view
 from incidentdesk.drills.field import Field, expect, wait_for
@@ -89,20 +90,10 @@ def sleeping_executor(field: Field, *, seed: int = 1) -> dict[str, Any]:
         job = view.wait_training(field, field.namespace, job_name)
         armed = field.arm(point, "stop")
         field.cluster.fault("kill-process", namespace=field.namespace, job=job_name, index=0)
-        sleeper = wait_for(f"an executor to sleep at {point}", lambda p=point: field.taken(p), seconds=30)
-        action = wait_for(
-            "another executor to stop the job",
-            lambda j=job: Action.objects.filter(
-                incident__job=j, kind="stop_job", state="done", try_n__gt=1
-            ).first(),
-            seconds=60,
-        )
+        sleeper = wait_for(f"an executor to sleep at {point}", partial(field.taken, point), seconds=30)
+        action = wait_for("another executor to stop the job", partial(stopped_by_another, job), seconds=60)
         os.kill(sleeper, signal.SIGCONT)
-        first = wait_for(
-            "the sleeper's own try to end",
-            lambda a=action: a.tries.filter(n=1, ended_at__isnull=False).exclude(outcome="").first(),
-            seconds=30,
-        )
+        first = wait_for("the sleeper's own try to end", partial(ended_try, action), seconds=30)
         writes = [row for row in field.cluster.audit() if is_desk_write(row, job_name) and was_done(row)]
         expect(
             len(writes) == 1,
@@ -153,7 +144,7 @@ def recover_once(
         meanwhile()
     wait_for(
         f"attempt {before.attempt + 1} to step ({what})",
-        lambda: (a := view.attempt(job, before.attempt + 1)) and a.first_step_at,
+        partial(view.has_stepped, job, before.attempt + 1),
         seconds=RECOVERY_SECONDS,
     )
     now_counted = len(view.counts(job))
@@ -162,6 +153,16 @@ def recover_once(
     )
     attempt = view.get_job(job).attempt
     expect(attempt == before.attempt + 1, f"{what}: attempt {attempt} instead of {before.attempt + 1}")
+
+
+def stopped_by_another(job: Job) -> Action | None:
+    """The stop that a second try carried out, or None."""
+    return Action.objects.filter(incident__job=job, kind="stop_job", state="done", try_n__gt=1).first()
+
+
+def ended_try(action: Action) -> ActionTry | None:
+    """The first try of an action once it has ended, or None."""
+    return action.tries.filter(n=1, ended_at__isnull=False).exclude(outcome="").first()
 
 
 def settle(field: Field, job: Job, job_name: str, *, failures: int) -> None:

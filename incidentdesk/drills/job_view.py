@@ -65,6 +65,17 @@ def counts(job: Job) -> list[FailureCount]:
     return list(FailureCount.objects.filter(job=job, would=False).select_related("worker").order_by("id"))
 
 
+def has_counted(job: Job, failures: int) -> bool:
+    """Whether exactly so many failures are counted."""
+    return len(counts(job)) == failures
+
+
+def has_stepped(job: Job, n: int) -> Attempt | None:
+    """Attempt ``n`` once it did its first step."""
+    found = attempt(job, n)
+    return found if found is not None and found.first_step_at is not None else None
+
+
 def order_phases(job: Job, *, after: int = 0) -> list[str]:
     """Phases of the order sets with a sequence above ``after``, in order."""
     return list(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from functools import partial
 from typing import Any
 
 from django.conf import settings
@@ -166,16 +167,8 @@ def max_retry(field: Field, *, seed: int = 1) -> dict[str, Any]:
     job = view.wait_training(field, field.namespace, job_name)
     for n, index in enumerate((0, 1), start=1):
         field.cluster.fault("kill-process", namespace=field.namespace, job=job_name, index=index)
-        incident = wait_for(
-            f"failure {n} to be counted",
-            lambda n=n: view.incidents(job)[-1] if len(view.counts(job)) == n else None,
-            seconds=20,
-        )
-        wait_for(
-            f"attempt {n + 1} to step",
-            lambda n=n: (a := view.attempt(job, n + 1)) and a.first_step_at,
-            seconds=60,
-        )
+        wait_for(f"failure {n} to be counted", partial(view.has_counted, job, n), seconds=20)
+        wait_for(f"attempt {n + 1} to step", partial(view.has_stepped, job, n + 1), seconds=60)
     field.cluster.fault("kill-process", namespace=field.namespace, job=job_name, index=2)
     wait_for("the job to be Failed", lambda: view.get_job(job).phase == "Failed", seconds=30)
     stop = wait_for(
@@ -183,7 +176,6 @@ def max_retry(field: Field, *, seed: int = 1) -> dict[str, Any]:
         lambda: Action.objects.filter(incident__job=job, kind="stop_job", state="done").first(),
         seconds=60,
     )
-    incident = Incident.objects.get(pk=incident.pk)
     history = view.retries_history(job)
     shown = " → ".join(view.as_text(counters) for counters in history)
     field.say(f"counters {shown}, max retry 2")

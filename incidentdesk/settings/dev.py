@@ -1,7 +1,7 @@
 """Settings for `./desk demo` and `./desk up` on one machine: loopback only."""
 
-from incidentdesk.settings.base import *  # noqa: F403
 from incidentdesk import env
+from incidentdesk.settings.base import *
 from incidentdesk.settings.base import ALLOWED_HOSTS, STATE_DIR
 
 SECRET_KEY = env.text("SECRET_KEY")

@@ -1,7 +1,7 @@
 """Settings for production behind TLS: everything that must be set is read without a default."""
 
-from incidentdesk.settings.base import *  # noqa: F403
 from incidentdesk import env
+from incidentdesk.settings.base import *
 
 SECRET_KEY = env.text("SECRET_KEY")
 if not SECRET_KEY:

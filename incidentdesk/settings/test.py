@@ -4,7 +4,7 @@ import os
 
 os.environ.setdefault("INCIDENTDESK_TIMINGS", "short")
 
-from incidentdesk.settings.base import *  # noqa: F403
+from incidentdesk.settings.base import *
 from incidentdesk.settings.base import STORAGES
 
 SECRET_KEY = "for-tests-only"  # noqa: S105

@@ -23,7 +23,7 @@ class Simulator:
         simulator = self
 
         class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:  # noqa: N802 - http.server's name
+            def do_POST(self) -> None:
                 body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
                 simulator.asked.append((self.path, self.headers["Authorization"], body))
                 status, answer = simulator.answer

@@ -298,7 +298,7 @@ def _past_attempts(job: Job) -> tuple[core.PastAttempt, ...]:
 
 def _world(held: Subject, now: datetime) -> core.WorldView:
     lag = (
-        WatchState.objects.filter(cluster_id=held.cluster_id, resource="pods")
+        WatchState.objects.filter(cluster=held.cluster, resource="pods")
         .values_list("lag_seconds", flat=True)
         .first()
     )
