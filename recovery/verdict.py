@@ -6,7 +6,7 @@ Thin for now: ends, quick checks and order among ranks. It says "unknown" where 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -31,7 +31,7 @@ class Verdict:
     node: str = ""
     support: tuple[Fact, ...] = ()
     contradictions: tuple[Fact, ...] = ()
-    failed_checks: tuple[Fact, ...] = field(default=())
+    failed_checks: tuple[Fact, ...] = ()
 
     @property
     def culprit(self) -> str:

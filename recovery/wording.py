@@ -17,10 +17,3 @@ def failures(job: JobState) -> str:
 def workers(keys: Iterable[WorkerKey]) -> str:
     """Workers by name, "none" when there are none."""
     return ", ".join(str(key) for key in keys) or "none"
-
-
-def steps_lost(end_step: int | None, resumed_from: int | None) -> str:
-    """How many steps a recovery costs, "" when it cannot be said."""
-    if end_step is None or resumed_from is None or end_step < resumed_from:
-        return ""
-    return f"{end_step - resumed_from} steps lost (failed at {end_step}, resumed from {resumed_from})"
