@@ -439,10 +439,6 @@ RECOVERY_ROWS = (
 )  # fmt: skip
 
 
-def _obeyed(state: JobState, event: Any) -> bool:
-    return state.protected
-
-
 def _safe_point_wanted(state: JobState, event: ev.Quit) -> bool:
     return event.at_safe_point
 
