@@ -6,8 +6,10 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
+from django.test import Client
 
 from apps.access import clock
+from apps.access.services import create_token
 from apps.incidents.models import InboxEntry, Incident, Signal
 from apps.incidents.services import acting, deciding, signals
 from apps.jobs.models import FailureCount
@@ -43,6 +45,22 @@ def recover(job: PlayedJob) -> None:
     job.begin_attempt()
 
 
+def post(job: PlayedJob, path: str, body: dict[str, Any]) -> None:
+    """Tell it over the REST API, as a program of the job's tenant."""
+    _, plain = create_token(
+        tenant_id=job.job.tenant_id,
+        name="witness",
+        scopes=["signals:write"],
+        actor_kind="command",
+        actor="test",
+        cluster_id=job.job.cluster_id,
+    )
+    answer = Client(headers={"Authorization": f"Bearer {plain}"}).post(
+        f"/api/v1/{path}", body, content_type="application/json"
+    )
+    assert answer.status_code in (200, 201), answer.content
+
+
 def deliver(
     job: PlayedJob, witness: str, *, seen_at: datetime, failed_sequence: int, lives: dict[int, Any]
 ) -> list[int]:
@@ -64,21 +82,34 @@ def deliver(
             seen_at=seen_at,
         )
     if witness in ("hook", "all"):
-        job.record(
-            SignalKind.INCARNATION_ENDED,
-            Source.HOOK,
-            f"late-hook-{job.job.pk}",
-            {"namespace": job.job.namespace, "job": job.job.name, "cause": "crashed"},
-            seen_at=seen_at,
+        # The hook speaks of the very life that still runs: its process was restarted in place.
+        post(
+            job,
+            "hooks/pod-ends/",
+            {
+                "ends": [
+                    {
+                        "pod_uid": lives[0].pod_uid,
+                        "container": "train",
+                        "restart": 0,
+                        "exit_code": 137,
+                        "ended_at": seen_at.isoformat(),
+                    }
+                ]
+            },
         )
     if witness in ("alert", "all"):
-        labels = {"alertname": "TrainingStalled", "namespace": job.job.namespace, "job": job.job.name}
-        job.record(
-            SignalKind.ALERT,
-            Source.ALERTMANAGER,
-            f"late-alert-{job.job.pk}",
-            {"labels": labels, "annotations": {}, "status": "firing"},
-            seen_at=seen_at,
+        post(
+            job,
+            "signals/",
+            {
+                "source": "alertmanager",
+                "key": f"late-alert-{job.job.pk}",
+                "kind": "alert",
+                "about": {"namespace": job.job.namespace, "job": job.job.name},
+                "seen_at": seen_at.isoformat(),
+                "body": {"labels": {"alertname": "TrainingStalled"}, "status": "firing"},
+            },
         )
     if witness in ("survivor", "all"):
         for index in (1, 2):
