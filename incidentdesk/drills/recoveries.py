@@ -201,6 +201,24 @@ def max_retry(field: Field, *, seed: int = 1) -> dict[str, Any]:
     return {"counters": view.retries(job), "history": shown, "reason": reason}
 
 
+def finish(field: Field, *, seed: int = 1) -> dict[str, Any]:
+    """A job that does all its steps: every worker finishes, the containers leave together, no incident."""
+    job_name = submit(field, named("finish"), steps=60)
+    job = wait_for("the job in the watch", lambda: view.find_job(field.namespace, job_name), seconds=30)
+    wait_for("the job to have succeeded", lambda: view.get_job(job).phase == "Succeeded", seconds=60)
+    path = f"/apis/batch/v1/namespaces/{field.namespace}/jobs/{job_name}"
+    status = wait_for(
+        "the cluster to call it complete",
+        lambda: (now := field.cluster.object(path)["status"]).get("succeeded") == 3 and now,
+        seconds=60,
+    )
+    expect(not status.get("failed"), f"no pod should have failed, the cluster counts {status.get('failed')}")
+    expect(not view.incidents(job), "a job that ends well should open no incident")
+    expect(view.retries(job) == (0, 0, 0), "nothing should be counted")
+    field.say("60 steps done, three pods completed, no incident")
+    return {"succeeded": status["succeeded"]}
+
+
 # -- what several drills judge by --------------------------------------------------------------------
 
 

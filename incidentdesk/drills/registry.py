@@ -29,6 +29,7 @@ _PLACES = {
     "pod-deleted": ("recoveries", "pod_deleted", "a pod is deleted by force; recreated, all restart"),
     "desk-cut-off": ("recoveries", "desk_cut_off", "agents cannot reach the desk; training is not hurt"),
     "max-retry": ("recoveries", "max_retry", "failures beyond the user's limit; the job is suspended"),
+    "finish": ("recoveries", "finish", "a job does all its steps; its containers leave together"),
     "crash-points": ("crashes", "crash_points", "the desk dies at each named point of a recovery"),
     "kill-each": ("crashes", "kill_each", "each process of the desk is killed in a recovery, Redis flushed"),
     "sleeping-executor": ("crashes", "sleeping_executor", "an executor sleeps past its lease"),

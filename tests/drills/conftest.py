@@ -19,6 +19,7 @@ EVERY_RUN = (
     "pod-deleted",
     "desk-cut-off",
     "max-retry",
+    "finish",
     "crash-points",
     "kill-each",
     "sleeping-executor",
