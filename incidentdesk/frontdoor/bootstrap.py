@@ -313,7 +313,7 @@ def install(tools):
         # Compiling now, on all cores, is cheaper than in each of the processes that start at once.
         command = [uv, "sync", "--locked", "--quiet", "--compile-bytecode", "--python", python]
         if not tools:
-            command.append("--no-dev")
+            command += ["--no-dev", "--inexact"]  # tests that run beside it keep their tools
         if subprocess.run(command, cwd=CHECKOUT, env=uv_environment()).returncode != 0:
             if shutil.disk_usage(CHECKOUT).free < 2**30:
                 raise Sentence(
