@@ -55,9 +55,10 @@ def break_something(request: DeskRequest, job_id: int) -> HttpResponseBase:
     if name not in _NAMES:
         raise BadRequest(f"There is no fault {name!r} to inject from here.")
     parameters: dict[str, Any] = {"namespace": job.namespace, "job": job.name}
-    if index := request.POST.get("index", ""):
-        if not index.isdigit():
-            raise BadRequest("index is the number of a worker")
+    if name != "restore":
+        index = request.POST.get("index", "") or "0"
+        if not (index.isascii() and index.isdigit()) or int(index) >= job.world_size:
+            raise BadRequest(f"Worker {index!r} is none of 0 to {job.world_size - 1}.")
         parameters["index"] = int(index)
     try:
         what = inject_fault(settings.SIM_ENDPOINT, name, parameters)
