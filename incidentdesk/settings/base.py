@@ -186,7 +186,7 @@ CELERY_TASK_DEFAULT_QUEUE = "import"
 CELERY_TASK_ROUTES = {
     "apps.incidents.tasks.decide_subject": {"queue": "decide"},
     "apps.incidents.tasks.run_action": {"queue": "act"},
-    "apps.incidents.tasks.tick": {"queue": "decide"},
+    "apps.incidents.tasks.tick": {"queue": "import"},
     "apps.incidents.tasks.sweep": {"queue": "import"},
 }
 CELERY_TASK_PUBLISH_RETRY = False
