@@ -1,7 +1,8 @@
 """Suspicion of a hang: no progress for k times the run's own step time, with allowances.
 
-Only a suspicion, and only told: the desk decides, and nothing is stopped here. Sources: DOMAIN 8 (the
-first step may take 60 times as long; checkpoints have their own time); the other numbers are ours.
+Only a suspicion, and only told, with what it was judged as: the desk decides, and nothing is stopped here.
+Sources: DOMAIN 8 (the first step may take 60 times as long; checkpoints and evaluation have their own time);
+the other numbers are ours.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ FACTOR = 10.0
 FIRST_STEP_FACTOR = 60.0
 MIN_SECONDS = 30.0
 UNKNOWN_STEP_SECONDS = 1800.0  # while no step time is known at all: compiling may take that long
-CHECKPOINT_SECONDS = 900.0
+CHECKPOINT_SECONDS = 900.0  # of a checkpoint that was begun: one that never ends excuses nothing after it
+EVALUATION_SECONDS = 1800.0
 LOOK_SECONDS = 1.0
 
 
@@ -39,16 +41,27 @@ class HangWatch:
             self._step_seconds = progress.step_seconds
         known = self._step_seconds
         if progress.step_at is None:
-            silent = now - started_at
+            silent, judged_as = now - started_at, "first step"
             allowed = UNKNOWN_STEP_SECONDS if known is None else FIRST_STEP_FACTOR * known
         else:
-            silent = now - progress.step_at
+            silent, judged_as = now - progress.step_at, "step"
             allowed = UNKNOWN_STEP_SECONDS if known is None else FACTOR * known
-        if progress.saving_since is not None:
-            allowed = max(allowed, CHECKPOINT_SECONDS)
-        if silent < max(allowed, self._min_seconds):
+        for name, since, seconds in (
+            ("checkpoint", progress.saving_since, CHECKPOINT_SECONDS),
+            ("evaluation", progress.evaluating_since, EVALUATION_SECONDS),
+        ):
+            if since is not None and now - since < seconds and seconds > allowed:
+                judged_as, allowed = name, seconds
+        allowed = max(allowed, self._min_seconds)
+        if silent < allowed:
             return None
         if self._told is progress and self._told_step == progress.step:
             return None
         self._told, self._told_step = progress, progress.step
-        return {"seconds_since_progress": round(silent, 3), "step": progress.step, "confirmed": False}
+        return {
+            "seconds_since_progress": round(silent, 3),
+            "step": progress.step,
+            "confirmed": False,
+            "judged_as": judged_as,
+            "allowed_seconds": round(allowed, 3),
+        }

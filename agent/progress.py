@@ -28,7 +28,7 @@ PROGRESS_FILE_BYTES = 4096
 _NUMBER = rb"(\d+(?:\.\d+)?)"
 
 # One cheap look decides whether a line can say anything at all.
-_WORTH = re.compile(rb"step|iter|rendezvous|checkpoint|process group|it/s", re.IGNORECASE)
+_WORTH = re.compile(rb"step|iter|rendezvous|checkpoint|process group|it/s|evaluati|validati", re.IGNORECASE)
 
 _REBUILT = re.compile(
     rb"rendezvous complete(?:.*?,\s*" + _NUMBER + rb"\s*s\b)?|process group initiali[sz]ed", re.IGNORECASE
@@ -45,6 +45,7 @@ _SAVED = re.compile(
     rb"(?:,\s*(\d+) shards)?(?:,\s*(\d+) bytes)?",
     re.IGNORECASE,
 )
+_EVALUATING = re.compile(rb"\b(?:evaluat|validat)(?:ing|ion)\b", re.IGNORECASE)
 # A number after "step" is a step where something says so: "step 3301/5000", "iteration 100/ 500",
 # "step 12 |", "Step 12, loss", "step 12 loss: 2.3"; and where it is assigned: "global_step=12".
 _STEP = re.compile(
@@ -86,6 +87,7 @@ class Progress:
     Attributes:
         step, step_at, step_seconds: Newest step, when it was seen (Unix seconds), its duration.
         saving_since: When the checkpoint that is being written now was begun, else None.
+        evaluating_since: When the evaluation that runs since the newest step was begun, else None.
     """
 
     def __init__(
@@ -103,6 +105,7 @@ class Progress:
         self.step_seconds: Optional[float] = None
         self.checkpoint_step: Optional[int] = None
         self.saving_since: Optional[float] = None
+        self.evaluating_since: Optional[float] = None
         self.lines = 0
 
     def feed(self, line: bytes, at: float) -> None:
@@ -116,6 +119,8 @@ class Progress:
                 return
         if _WORTH.search(line) is None:
             return
+        if self.evaluating_since is None and _EVALUATING.search(line) is not None:
+            self.evaluating_since = at  # a higher step on the same line ends it at once
         if self._feed_checkpoint(line, at) or self._feed_start(line, at) or self._pattern is not None:
             return
         match = _STEP.search(line) or _STEP_ASSIGNED.search(line)
@@ -130,7 +135,7 @@ class Progress:
             step_seconds = None
         self._times.append((step, at))
         self.step_seconds = step_seconds if step_seconds is not None else self._measured()
-        self.step, self.step_at = step, at
+        self.step, self.step_at, self.evaluating_since = step, at, None
         if self._first_step is None:
             self._first_step = step
             self._mark(wire.MARK_FIRST_STEP, {"step": step}, at)

@@ -35,7 +35,7 @@ ORDER = "Order"
 ERROR = "Error"
 FINISH = "Finish"
 MARK = "Mark"  # data: {"mark": MARKS, "step"?, "checkpoint"?, "pids"?}: a moment of a start or of progress
-HANG = "Hang"  # data: {"seconds_since_progress", "step", "confirmed": bool}
+HANG = "Hang"  # data: {"seconds_since_progress", "step", "confirmed": bool, "judged_as", "allowed_seconds"}
 QUIT = "Quit"  # a request for Stopped, by the job's token; data: {"reason", "at_safe_point": bool}
 CHECKPOINT = "Checkpoint"  # data: {"step", "path", "state": "written"|"committed", "bytes", "shards"}
 

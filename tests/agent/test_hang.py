@@ -1,6 +1,6 @@
 """When a standstill is suspected."""
 
-from agent.hang import CHECKPOINT_SECONDS, UNKNOWN_STEP_SECONDS, HangWatch
+from agent.hang import CHECKPOINT_SECONDS, EVALUATION_SECONDS, UNKNOWN_STEP_SECONDS, HangWatch
 from agent.progress import Progress
 
 T = 1_000_000.0
@@ -17,7 +17,13 @@ def test_ten_step_times_and_at_least_the_minimum() -> None:
     stepping = progress((0, "step 1/9 | 5.0 s/step"))
     watch = HangWatch(min_seconds=30)
     assert watch.look(stepping, T, T + 49) is None
-    assert watch.look(stepping, T, T + 50) == {"seconds_since_progress": 50.0, "step": 1, "confirmed": False}
+    assert watch.look(stepping, T, T + 50) == {
+        "seconds_since_progress": 50.0,
+        "step": 1,
+        "confirmed": False,
+        "judged_as": "step",
+        "allowed_seconds": 50.0,
+    }
     quick = progress((0, "step 1/9 | 0.1 s/step"))
     assert watch.look(quick, T, T + 29) is None
     assert watch.look(quick, T, T + 30) is not None
@@ -53,6 +59,32 @@ def test_checkpoint_has_a_time_of_its_own() -> None:
     watch = HangWatch(min_seconds=1)
     assert watch.look(saving, T, T + CHECKPOINT_SECONDS - 1) is None
     assert watch.look(saving, T, T + CHECKPOINT_SECONDS) is not None
+
+
+def test_checkpoint_that_was_begun_and_never_ended_excuses_no_later_standstill() -> None:
+    """R33: a dangling begin is forgotten when its time is over, and with its run at once."""
+    stepping = progress((0, "saving checkpoint step 1"), (CHECKPOINT_SECONDS, "step 2/9 | 1.0 s/step"))
+    watch = HangWatch(min_seconds=1)
+    assert watch.look(stepping, T, T + CHECKPOINT_SECONDS + 9) is None
+    found = watch.look(stepping, T, T + CHECKPOINT_SECONDS + 10)
+    assert found is not None
+    assert (found["judged_as"], found["allowed_seconds"]) == ("step", 10.0)
+    assert progress((0, "step 2/9 | 1.0 s/step")).saving_since is None
+
+
+def test_evaluation_is_no_standstill_and_is_named_when_it_takes_too_long() -> None:
+    """R34: a legitimate evaluation is not taken for a hang; what was judged is told."""
+    evaluating = progress((0, "step 100/900 | 1.0 s/step"), (1, "running evaluation: 3 of 500 batches"))
+    watch = HangWatch(min_seconds=1)
+    assert watch.look(evaluating, T, T + 1000) is None
+    found = watch.look(evaluating, T, T + EVALUATION_SECONDS)
+    assert found is not None
+    assert (found["judged_as"], found["allowed_seconds"]) == ("evaluation", EVALUATION_SECONDS)
+    evaluating.feed(b"step 101/900 | 1.0 s/step | validation loss 2.1", T + 2000)
+    assert evaluating.evaluating_since is None
+    found = watch.look(evaluating, T, T + 2010)
+    assert found is not None
+    assert found["judged_as"] == "step"
 
 
 def test_silent_command_is_not_judged() -> None:
