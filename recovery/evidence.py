@@ -150,7 +150,13 @@ def fact_of_end(signal: Signal, *, worker: WorkerKey, node: str, attempt: int) -
 def _hang_words(data: Mapping[str, Any]) -> str:
     step, seconds = data.get("step"), data.get("seconds_since_progress")
     words = f"no progress since step {step}" if step is not None else "no progress"
-    return f"{words} for {float(seconds):.0f} s" if isinstance(seconds, int | float) else words
+    if not isinstance(seconds, int | float):
+        return words
+    words += f" for {float(seconds):.0f} s"
+    judged_as, allowed = data.get("judged_as"), data.get("allowed_seconds")
+    if not judged_as or not isinstance(allowed, int | float):
+        return words
+    return f"{words} ({str(judged_as)[:40]}, allowed {float(allowed):.0f} s)"
 
 
 def checks_in(data: Mapping[str, Any]) -> list[Mapping[str, Any]]:

@@ -140,7 +140,10 @@ def _open_for_failures(draft: Draft) -> None:
         incident.set(seen_failed_at=seen)
     counted = any(failure.counted for failure in draft.failures)
     draft.raise_severity(Severity.MEDIUM if counted else Severity.LOW)
-    if counted and draft.job.recover_count >= draft.job.max_retry and draft.job.protected:
+    known = draft.before.incident.causes if incident.was_open and draft.before.incident else ()
+    is_new_cause = known and any(f.counted and f.fact.category not in known for f in draft.failures)
+    is_last_one = counted and draft.job.recover_count >= draft.job.max_retry and draft.job.protected
+    if is_new_cause or is_last_one:
         draft.raise_severity(Severity.HIGH)
 
 
