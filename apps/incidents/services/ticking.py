@@ -39,6 +39,7 @@ def find_due() -> Due:
         :MAX_DUE
     ]:
         check_effect(action_id=action_id)
+    _look_at_overdue(now)
     silent = _record_silence(now)
     undecided = InboxEntry.objects.filter(decision_n__isnull=True).values_list("subject_id", flat=True)
     looking = (
@@ -51,6 +52,26 @@ def find_due() -> Due:
     )
     subjects = {*undecided.distinct()[:MAX_DUE], *looking[:MAX_DUE], *silent}
     return Due(subjects=tuple(sorted(subjects)), actions=tuple(sorted({*ready[:MAX_DUE], *lapsed})))
+
+
+def _look_at_overdue(now: datetime) -> None:
+    """Let the subjects of sent actions whose deadline has passed be decided: the decision ends these.
+
+    An executor sends between decisions, so that no decision may have asked to look at that deadline.
+    A subject that is held is left for the next tick: its holder may sleep.
+    """
+    overdue = Action.objects.filter(state=ActionState.VERIFYING, deadline_at__lte=now)
+    subjects = list(overdue.values_list("incident__subject_id", flat=True).distinct()[:MAX_DUE])
+    if not subjects:
+        return
+    with transaction.atomic():
+        free = (
+            Subject.objects.filter(pk__in=subjects)
+            .exclude(next_look_at__lte=now)
+            .select_for_update(skip_locked=True, no_key=True)
+            .values_list("pk", flat=True)
+        )
+        Subject.objects.filter(pk__in=list(free)).update(next_look_at=now)
 
 
 def _record_silence(now: datetime) -> list[int]:
