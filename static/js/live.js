@@ -218,7 +218,9 @@ if (page() && cursor) {
 
 // Fetching and morphing.
 
-window.Idiomorph.defaults.ignoreActiveValue = true;
+// What somebody types into is left alone. (Idiomorph's ignoreActiveValue would leave out all that is inside a focused element.)
+window.Idiomorph.defaults.callbacks.beforeNodeMorphed = (node) =>
+  !(node === document.activeElement && /^(input|textarea|select)$/.test(node.localName));
 window.Idiomorph.defaults.callbacks.beforeAttributeUpdated = (name, node, kind) => {
   // What the reader has unfolded stays unfolded, and what the keyboard points at stays so.
   if (name === "open" && node.localName === "details") return false;

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -43,10 +45,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 class Site:
     """The running desk and its database, which no other test uses."""
 
+    process: subprocess.Popen[bytes]
+
     def __init__(self, url: str, database: dict[str, Any], blocker: DjangoDbBlocker) -> None:
         self.url = url
         self._database = database
         self._blocker = blocker
+
+    @contextmanager
+    def silent(self) -> Iterator[None]:
+        """The desk answers nothing meanwhile; connections stay open, as with a stalled network."""
+        os.killpg(self.process.pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.killpg(self.process.pid, signal.SIGCONT)
 
     def rows(self, work: Callable[[], Any]) -> Any:
         """Do something in the desk's database, committed. In a thread, for Playwright has an event loop in this one."""
@@ -86,8 +99,9 @@ def site(django_db_blocker: DjangoDbBlocker, tmp_path_factory: pytest.TempPathFa
         with log.open("wb") as output:
             process = subprocess.Popen(
                 [sys.executable, "-m", "granian", "--interface", "asgi", "--host", "127.0.0.1", "--port", str(port), "incidentdesk.asgi:application"],
-                cwd=CHECKOUT, env=environment, stdout=output, stderr=subprocess.STDOUT,
+                cwd=CHECKOUT, env=environment, stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
             )  # fmt: skip
+        desk.process = process
         try:
             _await_answer(f"{desk.url}/login/", process, log)
             yield desk

@@ -101,7 +101,7 @@ def test_menus_and_dialogs_are_accessible(reader: Reader, site: Site) -> None:
     assert violations(reader.page) == []
     reader.page.keyboard.press("Escape")
     reader.page.get_by_role("link", name="Resolve").click()
-    reader.page.get_by_role("dialog").get_by_label("Why").wait_for()
+    reader.page.get_by_role("dialog").get_by_role("textbox", name="Why").wait_for()
     assert violations(reader.page) == []
 
 
@@ -119,7 +119,7 @@ def test_pages_read_without_scripts(make_reader: Callable[..., Reader], site: Si
         assert said in reader.page.locator("main").inner_text()
     reader.page.goto(site.url + addresses(site)["incident waiting"])
     reader.page.get_by_role("link", name="Resolve").click()
-    assert reader.page.get_by_label("Why").first.is_visible()
+    assert reader.page.get_by_role("textbox", name="Why").first.is_visible()
 
 
 def test_login_page_and_errors_are_accessible(browser: Any, site: Site) -> None:
