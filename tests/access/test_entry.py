@@ -23,6 +23,7 @@ def register(slug: str = "east", system_uid: str = "uid-east") -> Cluster:
 
 
 def test_new_cluster_starts_in_observe_and_is_audited_once() -> None:
+    """R26: a fresh install touches nothing."""
     first, second = register(), register()
     assert first.pk == second.pk
     assert first.mode == Mode.OBSERVE

@@ -31,6 +31,7 @@ def test_page_says_why_and_what_was_refused(operator: Client) -> None:
 
 
 def test_remedy_that_is_not_installed_is_shown_refused(operator: Client) -> None:
+    """R25: what is not done is a row with its reason."""
     text = text_of(operator.get(f"/incidents/{incident_of('rlhf-ppo').pk}/"))
     assert "evict worker refused refused: remedy not installed" in text
     assert "Do it now" not in text

@@ -194,6 +194,7 @@ def test_job_and_pods_become_rows_and_an_end_one_signal(
 def test_end_during_a_gap_is_found_by_the_comparison(
     api: Api, cluster: Cluster, processes: Processes
 ) -> None:
+    """R4: a gap of the watch skips nothing."""
     processes.start(cluster)
     job = submit(api)
     names = [place(api, job, index) for index in range(WORKERS)]
@@ -287,6 +288,7 @@ def test_arming_the_cluster_is_told_to_its_jobs(api: Api, cluster: Cluster, proc
 def test_second_process_takes_over_and_the_first_writes_nothing_more(
     api: Api, cluster: Cluster, processes: Processes
 ) -> None:
+    """R36: the host of the watch is lost and nothing happens twice."""
     processes.start(cluster)
     eventually(is_watching)
     processes.start(cluster, "two")

@@ -287,6 +287,7 @@ def test_same_step_after_three_restarts_is_no_progress_and_stops() -> None:
 
 
 def test_restart_that_nobody_confirms_goes_to_the_next_rung_which_asks() -> None:
+    """R19: a failed action ends at its deadline."""
     desk = started()
     desk.kill(0)
     desk.decide()
@@ -340,6 +341,7 @@ def test_agent_that_does_not_confirm_the_stop_holds_the_others_only_so_long() ->
 
 
 def test_go_after_a_pod_died_is_stale_and_nothing_starts() -> None:
+    """R17: an older order is not carried out on what has changed since."""
     desk = started()
     desk.kill(0)
     desk.decide()
@@ -386,6 +388,7 @@ def test_go_whose_lease_ran_out_before_it_was_decided_is_still_good() -> None:
 
 
 def test_preempted_pod_is_not_counted_and_waits_for_capacity() -> None:
+    """R37, D20: waiting for capacity and preemption are not charged."""
     desk = started()
     desk.end_pod(2, EndCause.PREEMPTED)
     desk.signal(
@@ -441,6 +444,7 @@ def test_failed_gpu_check_sends_the_worker_away_and_says_what_is_not_installed()
 
 
 def test_timeout_of_a_check_is_no_evidence_against_the_machine() -> None:
+    """R13, R42: a check that could not run differs from one that failed."""
     desk = started()
     desk.kill(0)
     desk.decide()
@@ -711,6 +715,7 @@ def test_suspended_job_resolves_its_incident_and_resumes_as_a_new_run() -> None:
 
 
 def test_silent_agent_changes_nothing() -> None:
+    """R24: silence is evidence, not an end."""
     desk = started()
     before = desk.job
     desk.signal(SignalKind.AGENT_SILENT, Source.DESK, worker=W[1], incarnation=desk.life(1).id)

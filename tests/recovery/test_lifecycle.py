@@ -85,6 +85,7 @@ def test_path_out_of_closed_is_refused() -> None:
 
 
 def test_only_vacating_and_rebooting_are_never_repeated_by_machine() -> None:
+    """R20: an unknown outcome of a harmful action is not repeated."""
     assert {ActionKind.FORCE_VACATE, ActionKind.REBOOT_NODE} == HARMFUL_ACTIONS
     assert set(ACTION_RULES) == set(ActionKind)
 
