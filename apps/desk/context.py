@@ -12,7 +12,6 @@ from django.utils import timezone
 
 from apps.access.models import Cluster, User
 from apps.desk.scope import Scope, is_fragment
-from apps.incidents.selectors import feed_cursor
 from apps.nodes.models import WatchState
 from apps.nodes.selectors import watch_states
 from recovery.decide import Mode
@@ -48,7 +47,7 @@ def chrome(request: HttpRequest) -> dict[str, Any]:
         "page_url": page_url(request),
         "cluster_query": f"?cluster={scope.cluster.slug}" if scope.cluster else "",
         "banners": banners(scope.chosen_clusters),
-        "live_cursor": getattr(request, "live_cursor", None) or feed_cursor(),
+        "live_cursor": getattr(request, "live_cursor", ""),
         "can_break": bool(settings.SIM_ENDPOINT),
     }
 
@@ -76,7 +75,8 @@ def banners(clusters: list[Cluster]) -> list[Banner]:
         found.append(
             Banner(
                 key="observe",
-                text=f"{_listed(watched_only)} watches only (observe): the desk shows what it would do and does nothing.",
+                text=f"{_listed(watched_only)}: watched only (observe). "
+                "The desk shows what it would do and does nothing.",
                 tone="quiet",
             )
         )
@@ -107,7 +107,8 @@ def _watch_banner(cluster: Cluster, rows: list[WatchState], now: datetime) -> Ba
     reasons = [f"{_listed(names)} {why}" if names else why for why, names in resources.items()]
     return Banner(
         key=f"watch-{cluster.pk}",
-        text=f"The watch of {cluster.slug} is not up to date ({'; '.join(reasons)}). Nodes, pods and jobs may have changed since",
+        text=f"The watch of {cluster.slug} is not up to date ({'; '.join(reasons)}). "
+        "Nodes, pods and jobs may have changed since",
         since=max(heard, default=None),
     )
 

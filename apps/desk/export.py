@@ -87,25 +87,14 @@ def _worker(event: TimelineEvent) -> str:
 
 def _timeline_csv(events: Iterable[TimelineEvent]) -> str:
     writer = csv.writer(_Line())
-    lines = [writer.writerow(_TIMELINE_COLUMNS)]
-    for event in events:
-        lines.append(
-            writer.writerow(
-                _safe(
-                    [
-                        event.n,
-                        _utc(event.at),
-                        _utc(event.received_at),
-                        event.kind,
-                        event.actor_kind,
-                        event.actor,
-                        _worker(event),
-                        event.attempt if event.attempt is not None else "",
-                        event.text,
-                    ]  # fmt: skip
-                )
-            )
-        )
+    rows = (
+        [
+            event.n, _utc(event.at), _utc(event.received_at), event.kind, event.actor_kind, event.actor, _worker(event),
+            "" if event.attempt is None else event.attempt, event.text,
+        ]
+        for event in events
+    )  # fmt: skip
+    lines = [writer.writerow(_TIMELINE_COLUMNS), *(writer.writerow(_safe(row)) for row in rows)]
     return "".join(lines)
 
 

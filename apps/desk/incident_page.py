@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from itertools import pairwise
 from typing import Any
 
 from django.conf import settings
@@ -102,7 +103,7 @@ def timeline_lines(events: Sequence[TimelineEvent]) -> list[TimelineLine]:
     """Lines of events given newest first; each delta reaches back to the event that happened before it."""
     by_time = sorted(events, key=lambda event: (event.at, event.n))
     previous: dict[int, datetime] = {}
-    for earlier, later in zip(by_time, by_time[1:], strict=False):
+    for earlier, later in pairwise(by_time):
         previous[later.n] = earlier.at
     lines = []
     for event in reversed(by_time):

@@ -115,10 +115,14 @@ def worker_lines(workers: Sequence[Worker], job: Job) -> list[WorkerLine]:
                 or (behind is not None and behind > 2)
                 or life is None
                 or life.ended_at is not None,
-                title=f"{worker.role} {worker.index}: {mark.word}, {node or 'no node'}, step {number(step)}, {worker.retries} retries",
+                title=_worker_title(worker, mark, node, step),
             )
         )
     return lines
+
+
+def _worker_title(worker: Worker, mark: Mark, node: str, step: int | None) -> str:
+    return f"{worker}: {mark.word}, {node or 'no node'}, step {number(step)}, {worker.retries} retries"
 
 
 def _worker_mark(worker: Worker, *, is_silent: bool) -> Mark:

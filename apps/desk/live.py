@@ -27,6 +27,7 @@ from urllib.parse import parse_qs
 
 from django.conf import settings
 from django.contrib.auth import BACKEND_SESSION_KEY, HASH_SESSION_KEY, SESSION_KEY
+from django.db import Error as DatabaseError
 from django.db import connections
 from django.utils.crypto import constant_time_compare
 
@@ -231,7 +232,7 @@ async def live(scope: Scope, receive: Receive, send: Send) -> None:
     session_key = _session_key(headers.get("cookie", ""))
     try:
         reader = await asyncio.to_thread(identify, session_key)
-    except Exception as error:  # the edge of a request: whatever the database did, the answer is "not now"
+    except DatabaseError as error:
         _log.warning("live.identify_failed error=%r", error)
         return await _answer(send, 503, "The database is away.")
     if reader is None:

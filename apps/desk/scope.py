@@ -16,6 +16,7 @@ from django.utils.cache import patch_cache_control, patch_vary_headers
 
 from apps.access.models import Cluster, NamespaceMap, Role, RoleBinding, Tenant, User
 from apps.access.selectors import visible_tenant_ids
+from apps.incidents.selectors import feed_cursor
 from apps.jobs.models import Job
 from apps.nodes.models import Machine
 from apps.nodes.selectors import visible_machines
@@ -27,8 +28,9 @@ FRAGMENT_HEADER = "HX-Request"
 class DeskRequest(HttpRequest):
     """A request of somebody who is logged in; ``page`` has set its scope."""
 
-    user: User  # type: ignore[assignment]
+    user: User
     scope: Scope
+    live_cursor: str  # where this page stands in the live feed; read before its rows
 
 
 @dataclass(slots=True)
@@ -76,7 +78,7 @@ def scope_of(request: HttpRequest) -> Scope:
     clusters = Cluster.objects.order_by("slug").defer("token_keys")
     bindings = list(RoleBinding.objects.filter(user=user).values_list("tenant_id", "role"))
     all_nodes = tenant_ids is None or any(tenant_id is None for tenant_id, _ in bindings)
-    if not all_nodes:
+    if not all_nodes and tenant_ids is not None:
         mapped = NamespaceMap.objects.filter(cluster=OuterRef("pk"), tenant__in=tenant_ids)
         with_jobs = Job.objects.filter(cluster=OuterRef("pk"), tenant__in=tenant_ids)
         clusters = clusters.filter(Q(Exists(mapped)) | Q(Exists(with_jobs)))
@@ -104,7 +106,7 @@ def page(view: Callable[..., HttpResponseBase]) -> Callable[..., HttpResponseBas
     @wraps(view)
     def wrapped(request: DeskRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
         response: HttpResponseBase
-        if not isinstance(request.user, User):
+        if not request.user.is_authenticated:
             if is_fragment(request):
                 response = HttpResponse(
                     "Your session has ended. Log in again.", status=401, content_type="text/plain"
@@ -113,6 +115,7 @@ def page(view: Callable[..., HttpResponseBase]) -> Callable[..., HttpResponseBas
                 response = redirect_to_login(request.get_full_path())
         else:
             request.scope = scope_of(request)
+            request.live_cursor = feed_cursor()
             try:
                 response = view(request, *args, **kwargs)
             except NotFound as error:
@@ -123,7 +126,7 @@ def page(view: Callable[..., HttpResponseBase]) -> Callable[..., HttpResponseBas
         patch_cache_control(response, no_store=True, private=True)
         return response
 
-    return wrapped  # type: ignore[return-value]
+    return wrapped
 
 
 def held_rows(request: HttpRequest) -> list[int] | None:

@@ -122,7 +122,7 @@ WAITING_WORDS: Mapping[str, str] = {
     WaitingFor.SAFE_POINT: "a safe point",
     WaitingFor.BACKOFF: "the back-off",
 }
-ACTION_WORDS: Mapping[str, str] = {kind: str(kind).replace("_", " ") for kind in ActionKind} | {
+ACTION_WORDS: Mapping[str, str] = {str(kind): str(kind).replace("_", " ") for kind in ActionKind} | {
     ActionKind.ASK_PERSON: "ask a person"
 }
 RUNGS: Mapping[str, str] = {

@@ -104,6 +104,11 @@ def with_open_actions(incidents: QuerySet[Incident]) -> QuerySet[Incident]:
     return incidents.prefetch_related(Prefetch("actions", queryset=actions, to_attr="open_actions"))
 
 
+def open_actions_of(incident: Incident) -> list[Action]:
+    """What ``with_open_actions`` has added to a row, oldest first."""
+    return list(incident.open_actions)  # type: ignore[attr-defined]  # set by its Prefetch
+
+
 def burning(incidents: QuerySet[Incident], limit: int = 12) -> list[Incident]:
     """Open incidents that nothing else has adopted, worst first, then those that wait for a person, then oldest."""
     needs_person = Case(
@@ -250,7 +255,7 @@ def decision_speed(tenant_ids: Sequence[int] | None) -> DecisionSpeed:
     scope, parameters = ("", []) if tenant_ids is None else ("WHERE tenant_id = ANY(%s)", [list(tenant_ids)])
     with connection.cursor() as cursor:
         cursor.execute(
-            "SELECT percentile_cont(0.99) WITHIN GROUP (ORDER BY seconds), count(*) FROM"
+            "SELECT percentile_cont(0.99) WITHIN GROUP (ORDER BY seconds), count(*) FROM"  # noqa: S608 - scope is one of the two literals above
             f" (SELECT seconds FROM incidents_decision {scope} ORDER BY id DESC LIMIT 1000) newest",
             parameters,
         )
@@ -284,7 +289,7 @@ def feed_after(
     scope, parameters = ("", []) if tenant_ids is None else ("AND tenant_id = ANY(%s)", [list(tenant_ids)])
     with connection.cursor() as cursor:
         cursor.execute(
-            "SELECT transaction, id, topic, key FROM incidents_feedrow"
+            "SELECT transaction, id, topic, key FROM incidents_feedrow"  # noqa: S608 - likewise
             " WHERE (transaction, id) > (%s, %s)"
             f" AND transaction < pg_snapshot_xmin(pg_current_snapshot())::text::bigint {scope}"
             " ORDER BY transaction, id LIMIT %s",

@@ -98,9 +98,24 @@ def site(django_db_blocker: DjangoDbBlocker, tmp_path_factory: pytest.TempPathFa
         desk.rows(_fill)
         with log.open("wb") as output:
             process = subprocess.Popen(
-                [sys.executable, "-m", "granian", "--interface", "asgi", "--host", "127.0.0.1", "--port", str(port), "incidentdesk.asgi:application"],
-                cwd=CHECKOUT, env=environment, stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
-            )  # fmt: skip
+                [
+                    sys.executable,
+                    "-m",
+                    "granian",
+                    "--interface",
+                    "asgi",
+                    "--host",
+                    "127.0.0.1",
+                    "--port",
+                    str(port),
+                    "incidentdesk.asgi:application",
+                ],
+                cwd=CHECKOUT,
+                env=environment,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
         desk.process = process
         try:
             _await_answer(f"{desk.url}/login/", process, log)

@@ -82,9 +82,18 @@ def test_timeline_filters_by_address(operator: Client, show: str, has: str, lack
 def event(n: int, seconds: float, **fields: object) -> TimelineEvent:
     at = database_now().replace(microsecond=0) + timedelta(seconds=seconds)
     return TimelineEvent(
-        **{"n": n, "at": at, "received_at": at, "kind": "worker_stopped", "actor_kind": "agent", "role": "worker", "index": n,
-           "text": f"Worker {n} stopped, quick checks clean", **fields}
-    )  # fmt: skip
+        **{
+            "n": n,
+            "at": at,
+            "received_at": at,
+            "kind": "worker_stopped",
+            "actor_kind": "agent",
+            "role": "worker",
+            "index": n,
+            "text": f"Worker {n} stopped, quick checks clean",
+            **fields,
+        }
+    )
 
 
 @pytest.mark.django_db
@@ -194,11 +203,17 @@ def test_long_timeline_comes_in_pages(operator: Client) -> None:
     now = database_now()
     TimelineEvent.objects.bulk_create(
         TimelineEvent(
-            tenant=incident.tenant, incident=incident, n=1000 + n, kind="evidence", at=now + timedelta(seconds=n), received_at=now,
-            text=f"line {n}", actor_kind="watch",
+            tenant=incident.tenant,
+            incident=incident,
+            n=1000 + n,
+            kind="evidence",
+            at=now + timedelta(seconds=n),
+            received_at=now,
+            text=f"line {n}",
+            actor_kind="watch",
         )
         for n in range(450)
-    )  # fmt: skip
+    )
     html = operator.get(f"/incidents/{incident.pk}/").content.decode()
     assert html.count('<li id="event-') == 200
     older = re.search(r'href="\?before=(\d+)"', html)

@@ -55,9 +55,15 @@ def test_waits_for_capacity_are_listed_with_their_reason(operator: Client) -> No
         kind="job", key=str(waiting.pk), tenant=waiting.tenant, cluster=waiting.cluster, job=waiting
     )
     signal = Signal.objects.create(
-        tenant=waiting.tenant, source="watch", source_key="w1", kind="pod_waiting", body={"message": "0/96 nodes have 8 free GPUs"},
-        body_sha256="", seen_at=database_now(), received_at=database_now(),
-    )  # fmt: skip
+        tenant=waiting.tenant,
+        source="watch",
+        source_key="w1",
+        kind="pod_waiting",
+        body={"message": "0/96 nodes have 8 free GPUs"},
+        body_sha256="",
+        seen_at=database_now(),
+        received_at=database_now(),
+    )
     InboxEntry.objects.create(signal=signal, subject=subject)
     assert "pod waiting 0/96 nodes have 8 free GPUs" in page(
         operator, "diffusion-xl", "?tab=events&show=waiting"
@@ -75,9 +81,14 @@ def test_observed_job_says_what_would_count(operator: Client) -> None:
     """In observe nobody obeys, and counts read "would count"."""
     probe = job("wav2vec-probe")
     FailureCount.objects.create(
-        tenant=probe.tenant, job=probe, attempt=1, worker=Worker.objects.filter(job=probe)[0], cause="crashed", would=True,
+        tenant=probe.tenant,
+        job=probe,
+        attempt=1,
+        worker=Worker.objects.filter(job=probe)[0],
+        cause="crashed",
+        would=True,
         at=database_now(),
-    )  # fmt: skip
+    )
     text = page(operator, "wav2vec-probe")
     assert "Would count 1 failure" in text
     assert "unprotected" in text

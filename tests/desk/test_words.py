@@ -21,10 +21,25 @@ from recovery.signals import Use
 @pytest.mark.parametrize(
     ("seconds", "said"),
     [
-        (None, "–"), (0, "0 s"), (0.004, "0.004 s"), (0.04, "0.04 s"), (0.16, "0.16 s"), (0.4, "0.4 s"), (1, "1 s"), (5.39, "5.4 s"), (5, "5 s"),
-        (12.9, "13 s"), (59.6, "1 min"), (98, "1 min 38 s"), (240, "4 min"), (3599.7, "1 h"), (11_520, "3 h 12 min"), (90_000, "1 d 1 h"), (-3.2, "−3.2 s"),
+        (None, "–"),
+        (0, "0 s"),
+        (0.004, "0.004 s"),
+        (0.04, "0.04 s"),
+        (0.16, "0.16 s"),
+        (0.4, "0.4 s"),
+        (1, "1 s"),
+        (5.39, "5.4 s"),
+        (5, "5 s"),
+        (12.9, "13 s"),
+        (59.6, "1 min"),
+        (98, "1 min 38 s"),
+        (240, "4 min"),
+        (3599.7, "1 h"),
+        (11_520, "3 h 12 min"),
+        (90_000, "1 d 1 h"),
+        (-3.2, "−3.2 s"),
     ],
-)  # fmt: skip
+)
 def test_duration_is_said_in_two_units_at_most(seconds: float | None, said: str) -> None:
     assert words.duration(seconds) == said
 
@@ -47,8 +62,17 @@ def test_bytes_are_said_in_binary_units(size: int | None, said: str) -> None:
 
 @pytest.mark.parametrize(
     ("table", "states"),
-    [("incident", IncidentState), ("severity", Severity), ("phase", Phase), ("inner", Phase), ("action", ActionState), ("node", NodeState), ("use", Use), ("try", TryOutcome)],
-)  # fmt: skip
+    [
+        ("incident", IncidentState),
+        ("severity", Severity),
+        ("phase", Phase),
+        ("inner", Phase),
+        ("action", ActionState),
+        ("node", NodeState),
+        ("use", Use),
+        ("try", TryOutcome),
+    ],
+)
 def test_every_state_has_a_word_a_shape_and_a_tone(table: str, states: type) -> None:
     """D21: shape, word and color."""
     marks = [words.MARKS[table][state] for state in states]  # type: ignore[attr-defined]
@@ -111,8 +135,12 @@ def test_counts_stop_at_ten_thousand() -> None:
 
 @pytest.mark.parametrize(
     ("key", "owner"),
-    [("incidentdesk.io/isolated", "IncidentDesk"), ("node.kubernetes.io/unreachable", "Kubernetes"), ("acme.example/repair", "not known")],
-)  # fmt: skip
+    [
+        ("incidentdesk.io/isolated", "IncidentDesk"),
+        ("node.kubernetes.io/unreachable", "Kubernetes"),
+        ("acme.example/repair", "not known"),
+    ],
+)
 def test_taints_name_their_owner(key: str, owner: str) -> None:
     assert taint_owner(key) == owner
 
@@ -121,10 +149,14 @@ def test_taints_name_their_owner(key: str, owner: str) -> None:
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ({}, ""), ({"state": "broken", "detail": "403 forbidden"}, "403 forbidden"), ({"lag_seconds": 42.4}, "42 s behind"), ({"heard": 400}, "silent"),
-        ({"resource": "leader", "lease": -5}, "no watch process leads"), ({"resource": "leader", "lease": 5}, ""),
+        ({}, ""),
+        ({"state": "broken", "detail": "403 forbidden"}, "403 forbidden"),
+        ({"lag_seconds": 42.4}, "42 s behind"),
+        ({"heard": 400}, "silent"),
+        ({"resource": "leader", "lease": -5}, "no watch process leads"),
+        ({"resource": "leader", "lease": 5}, ""),
     ],
-)  # fmt: skip
+)
 def test_watch_says_why_it_is_not_to_be_trusted(fields: dict[str, object], said: str) -> None:
     from apps.access.clock import database_now
 

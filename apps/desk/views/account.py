@@ -28,5 +28,5 @@ def preferences(request: DeskRequest) -> HttpResponseBase:
             return redirect(
                 target if url_has_allowed_host_and_scheme(target, allowed_hosts=None) else "desk:preferences"
             )
-        messages.error(request, next(iter(form.errors.values()))[0])
+        messages.error(request, str(next(iter(form.errors.values()))[0]))
     return render(request, "desk/preferences.html", {"nav": "", "zones": time_zones(), "topics": ""})

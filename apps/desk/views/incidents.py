@@ -22,7 +22,6 @@ from apps.desk.paging import capped_count, capped_word, keyset_page
 from apps.desk.scope import DeskRequest, held_rows, page, whole
 from apps.incidents import selectors
 from apps.incidents.models import Action, Incident
-from apps.incidents.selectors import feed_cursor
 from apps.incidents.services import people
 from apps.jobs import selectors as jobs
 from recovery.errors import Conflict, DeskError, InvalidTransition, NotFound, SubjectBusy
@@ -35,7 +34,6 @@ _TAB_WORDS = {"open": "Open", "acknowledged": "Acknowledged", "resolved": "Resol
 @require_safe
 def incident_list(request: DeskRequest) -> HttpResponseBase:
     """The list, fifty at a time. With ``held`` it gives back those rows, as they are now, and counts newer ones."""
-    request.live_cursor = feed_cursor()  # type: ignore[attr-defined]
     scope = request.scope
     wanted = incident_filter(request.GET, scope.cluster_id)
     visible = selectors.visible_incidents(scope.tenant_ids)
@@ -71,10 +69,10 @@ def incident_list(request: DeskRequest) -> HttpResponseBase:
             "rows": [
                 (
                     row,
-                    next_step(row, row.open_actions, now),
+                    next_step(row, selectors.open_actions_of(row), now),
                     scope.may_operate(row.tenant_id),
                     row.pk in still,
-                )  # type: ignore[attr-defined]
+                )
                 for row in found.rows
             ],
             "new_count": new_count,
@@ -110,7 +108,6 @@ def incident_export(request: DeskRequest) -> HttpResponseBase:
 @require_safe
 def incident_detail(request: DeskRequest, incident_id: int) -> HttpResponseBase:
     """One incident: where the time went, what happened, why the desk acts as it does."""
-    request.live_cursor = feed_cursor()  # type: ignore[attr-defined]
     incident = selectors.get_incident(request.scope.tenant_ids, incident_id)
     context = incident_page(
         incident,
@@ -218,7 +215,7 @@ def _reason(request: DeskRequest) -> str:
     form = ReasonForm(request.POST)
     if form.is_valid():
         return str(form.cleaned_data["reason"])
-    messages.error(request, form.errors["reason"][0])
+    messages.error(request, str(form.errors["reason"][0]))
     return ""
 
 

@@ -19,7 +19,6 @@ from apps.desk.job_page import job_page
 from apps.desk.paging import capped_count, capped_word, keyset_page
 from apps.desk.scope import DeskRequest, held_rows, page, whole
 from apps.incidents import selectors as incidents
-from apps.incidents.selectors import feed_cursor
 from apps.incidents.services import people
 from apps.jobs import selectors
 from recovery.errors import Conflict, InvalidTransition, SubjectBusy
@@ -32,7 +31,6 @@ _TAB_WORDS = {"live": "Live", "ended": "Ended", "all": "All"}
 @require_safe
 def job_list(request: DeskRequest) -> HttpResponseBase:
     """The list, fifty at a time. ``held`` as in the incidents list."""
-    request.live_cursor = feed_cursor()  # type: ignore[attr-defined]
     scope = request.scope
     wanted = job_filter(request.GET, scope.cluster_id)
     visible = selectors.visible_jobs(scope.tenant_ids).defer("annotations", "limits")
@@ -82,7 +80,6 @@ def _tab(visible: Any, tab: str) -> Any:
 @require_safe
 def job_detail(request: DeskRequest, job_id: int) -> HttpResponseBase:
     """One job: phase, failures used, workers, attempts, checkpoints, environment, limits."""
-    request.live_cursor = feed_cursor()  # type: ignore[attr-defined]
     job = selectors.get_job(request.scope.tenant_ids, job_id)
     may_act = request.scope.may_operate(job.tenant_id)
     context = job_page(
@@ -120,7 +117,7 @@ def job_stop(request: DeskRequest, job_id: int) -> HttpResponseBase:
     request.scope.require_operator(job.tenant)
     form = ReasonForm(request.POST)
     if not form.is_valid():
-        messages.error(request, form.errors["reason"][0])
+        messages.error(request, str(form.errors["reason"][0]))
     else:
         try:
             people.stop_job(job_id=job.pk, by=request.user, reason=form.cleaned_data["reason"])

@@ -15,7 +15,6 @@ from apps.desk.forms import node_filter
 from apps.desk.paging import keyset_page
 from apps.desk.scope import DeskRequest, held_rows, page
 from apps.incidents import selectors as incidents
-from apps.incidents.selectors import feed_cursor
 from apps.jobs import selectors as jobs
 from apps.nodes import selectors
 from apps.nodes.models import Machine
@@ -34,7 +33,6 @@ _OWNERS = (
 @require_safe
 def node_list(request: DeskRequest) -> HttpResponseBase:
     """Nodes by name, fifty at a time, or racks drawn from counts."""
-    request.live_cursor = feed_cursor()  # type: ignore[attr-defined]
     scope = request.scope
     wanted, view = node_filter(request.GET, scope.cluster_id)
     visible = scope.machines()
@@ -97,7 +95,6 @@ def node_list(request: DeskRequest) -> HttpResponseBase:
 @require_safe
 def node_detail(request: DeskRequest, node_id: int) -> HttpResponseBase:
     """One node: state, conditions, taints with owners, jobs on it, failures that happened on it."""
-    request.live_cursor = feed_cursor()  # type: ignore[attr-defined]
     tenant_ids = request.scope.tenant_ids
     machine = request.scope.machines().filter(id=node_id).first()
     if machine is None:

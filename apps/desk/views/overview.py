@@ -20,7 +20,6 @@ from apps.desk.next_step import next_step
 from apps.desk.paging import capped_count, capped_word
 from apps.desk.scope import DeskRequest, page
 from apps.incidents import selectors as incidents
-from apps.incidents.selectors import feed_cursor
 from apps.jobs import selectors as jobs
 from apps.nodes import selectors as nodes
 from apps.nodes.models import WatchState
@@ -42,7 +41,6 @@ class PhaseLine:
 @require_safe
 def overview(request: DeskRequest) -> HttpResponseBase:
     """Open incidents, jobs by phase, nodes by state, and how fresh all of it is."""
-    request.live_cursor = feed_cursor()  # type: ignore[attr-defined]  # read by the frame; before any row
     scope, now = request.scope, timezone.now()
     visible = incidents.visible_incidents(scope.tenant_ids)
     machines = scope.machines()
@@ -58,7 +56,9 @@ def overview(request: DeskRequest) -> HttpResponseBase:
     context: dict[str, Any] = {
         "nav": "overview",
         "topics": "incident job node",
-        "rows": [(incident, next_step(incident, incident.open_actions, now)) for incident in burning],  # type: ignore[attr-defined]
+        "rows": [
+            (incident, next_step(incident, incidents.open_actions_of(incident), now)) for incident in burning
+        ],
         "open_count": open_count,
         "open_word": capped_word(open_count),
         "needs_person": needs_person,
