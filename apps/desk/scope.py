@@ -96,6 +96,11 @@ def is_fragment(request: HttpRequest) -> bool:
     return request.headers.get(FRAGMENT_HEADER) == "true"
 
 
+def is_known(request: HttpRequest) -> bool:
+    """Whether somebody is logged in."""
+    return bool(request.user.is_authenticated)
+
+
 def page(view: Callable[..., HttpResponseBase]) -> Callable[..., HttpResponseBase]:
     """A page for people who are logged in: sets ``request.scope``, maps our errors, forbids caches.
 
@@ -106,7 +111,7 @@ def page(view: Callable[..., HttpResponseBase]) -> Callable[..., HttpResponseBas
     @wraps(view)
     def wrapped(request: DeskRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
         response: HttpResponseBase
-        if not request.user.is_authenticated:
+        if not is_known(request):
             if is_fragment(request):
                 response = HttpResponse(
                     "Your session has ended. Log in again.", status=401, content_type="text/plain"
