@@ -1,0 +1,82 @@
+"""What whoever has the machine can do without a page: arm a cluster, give away namespaces, make tokens."""
+
+from __future__ import annotations
+
+from io import StringIO
+from typing import Any
+
+import pytest
+from django.core.management import CommandError, call_command
+
+from apps.access import services
+from apps.access.models import AuditEntry, Cluster, Tenant
+from tests.factories import make_cluster, make_tenant
+
+pytestmark = pytest.mark.django_db
+
+
+def say(command: str, **options: Any) -> str:
+    said = StringIO()
+    call_command(command, stdout=said, **options)
+    return said.getvalue().strip()
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    return make_cluster(slug="east", mode="observe")
+
+
+def test_cluster_is_armed_with_a_reason_that_the_audit_keeps(cluster: Cluster) -> None:
+    said = say("set_cluster_mode", slug="east", mode="auto", reason="watched it for a week")
+    assert said == "Cluster east is in mode auto."
+    cluster.refresh_from_db()
+    assert cluster.mode == "auto"
+    entry = AuditEntry.objects.get(target_kind="cluster")
+    assert (entry.actor_kind, entry.reason) == ("command", "watched it for a week")
+
+
+def test_unknown_cluster_names_those_that_there_are(cluster: Cluster) -> None:
+    with pytest.raises(CommandError, match="registered: east"):
+        say("set_cluster_mode", slug="west", mode="auto", reason="x")
+    with pytest.raises(CommandError, match="west"):
+        say("map_namespace", cluster="west", pattern="nlp-*", tenant="nlp")
+    assert not Tenant.objects.filter(slug="nlp").exists()
+
+
+def test_namespaces_of_a_pattern_get_a_tenant(cluster: Cluster) -> None:
+    for _ in range(2):
+        say("map_namespace", cluster="east", pattern="nlp-*", tenant="nlp")
+    assert services.tenant_for(cluster.pk, "nlp-large").slug == "nlp"
+    assert AuditEntry.objects.filter(verb="map_namespace").count() == 1
+
+
+def test_token_is_printed_once_and_works_within_its_scopes(cluster: Cluster) -> None:
+    tenant = make_tenant(slug="nlp")
+    plain = say(
+        "create_token", tenant="nlp", name="alertmanager", scopes=["signals:write"], cluster="east", days=30
+    )
+    token = services.authenticate_token(plain)
+    assert token is not None
+    assert (token.tenant_id, token.cluster_id, token.scopes) == (tenant.pk, cluster.pk, ["signals:write"])
+    assert token.expires_at is not None
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ({"scopes": ["everything"]}, "signals:write"),
+        ({"tenant": "x"}, "nlp"),
+        ({"cluster": "x"}, "'x'"),
+        ({"days": 0}, "1"),
+    ],
+    ids=["scope", "tenant", "cluster", "days"],
+)
+def test_token_that_cannot_be_is_refused_with_what_could(
+    cluster: Cluster, wrong: dict[str, Any], says: str
+) -> None:
+    make_tenant(slug="nlp")
+    with pytest.raises(CommandError, match=says):
+        say(
+            "create_token",
+            **{"tenant": "nlp", "name": "n", "scopes": ["signals:read"], "cluster": None, "days": 1, **wrong},
+        )
