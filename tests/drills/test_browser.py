@@ -59,7 +59,8 @@ def test_operator_breaks_a_job_and_watches_it_come_back(stack: Stack, tmp_path: 
             executable_path=CHROMIUM,
             args=["--no-sandbox", "--disable-gpu", "--disable-background-networking"],
         )
-        page = browser.new_page(viewport={"width": 1440, "height": 900})
+        person = browser.new_context(viewport={"width": 1440, "height": 900})
+        page = person.new_page()
         errors: list[str] = []
         page.on("pageerror", lambda error: errors.append(str(error)))
         page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
@@ -79,7 +80,7 @@ def test_operator_breaks_a_job_and_watches_it_come_back(stack: Stack, tmp_path: 
             seconds=60,
         )
         before = cluster.processes("drills", "seen")
-        overview = browser.contexts[0].new_page()
+        overview = person.new_page()
         overview.goto(f"{stack.url}/")
         page.get_by_role("button", name=re.compile("kill a process", re.IGNORECASE)).first.click()
         # Live, without a reload: the overview shows the incident, its page shows recovery and end.
@@ -89,7 +90,7 @@ def test_operator_breaks_a_job_and_watches_it_come_back(stack: Stack, tmp_path: 
         expect(incident_link).to_be_visible(timeout=20_000)
         address = incident_link.get_attribute("href")
         assert address
-        incident = browser.contexts[0].new_page()
+        incident = person.new_page()
         incident.goto(stack.url + address)
         expect(incident.locator("main")).to_contain_text(re.compile("watching|resolved"), timeout=30_000)
         expect(incident.locator("main")).to_contain_text("resolved", timeout=60_000)
