@@ -1,0 +1,57 @@
+"""Tables in the documents that are made from the program: `python -m incidentdesk.generated_docs` writes them.
+
+A document has a pair of comments for each; what stands between them is replaced. A test compares.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+from incidentdesk.settings.timings import TIMINGS
+from recovery import lifecycle, phases
+
+DOCS = Path(__file__).resolve().parents[1] / "docs"
+BLOCK = re.compile(r"<!-- made by the program: (?P<name>[a-z-]+) -->\n.*?<!-- end -->", re.DOTALL)
+
+
+def timings() -> str:
+    """Every waiting time with its three columns."""
+    lines = ["| name | production | demo | short | what waits |", "|---|---|---|---|---|"]
+    lines += [
+        f"| `{name}` | {row.production:g} | {row.demo:g} | {row.short:g} | {row.meaning} |"
+        for name, row in TIMINGS.items()
+    ]
+    return "\n".join(lines) + "\n"
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    "phases": phases.markdown,
+    "lifecycle": lifecycle.markdown,
+    "timings": timings,
+}
+
+
+def filled(text: str) -> str:
+    """A document's text with its tables as they are now. KeyError where a table is not known."""
+
+    def table(match: re.Match[str]) -> str:
+        name = match["name"]
+        return f"<!-- made by the program: {name} -->\n{TABLES[name]().strip()}\n<!-- end -->"
+
+    return BLOCK.sub(table, text)
+
+
+def main() -> None:
+    """Write every document whose tables have changed, and say which."""
+    for document in sorted(DOCS.rglob("*.md")):
+        before = document.read_text()
+        after = filled(before)
+        if after != before:
+            document.write_text(after)
+            print(f"written: {document.relative_to(DOCS.parent)}")
+
+
+if __name__ == "__main__":
+    main()
