@@ -139,17 +139,36 @@ REST_FRAMEWORK = {
     "DEFAULT_PERMISSION_CLASSES": ["rest_framework.permissions.IsAuthenticated"],
     "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
     "DEFAULT_PARSER_CLASSES": ["rest_framework.parsers.JSONParser"],
-    "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
+    "DEFAULT_SCHEMA_CLASS": "apps.access.api.schema.DeskSchema",
     "DEFAULT_PAGINATION_CLASS": "apps.access.api.pagination.KeysetPagination",
     "DEFAULT_FILTER_BACKENDS": ["django_filters.rest_framework.DjangoFilterBackend"],
     "EXCEPTION_HANDLER": "apps.access.api.errors.handle_error",
     "PAGE_SIZE": 50,
     "UNAUTHENTICATED_USER": None,
 }
+API_DESCRIPTION = """\
+Signals, jobs, incidents and nodes of training clusters.
+
+* **Who asks.** Programs send `Authorization: Bearer idk_…`, a token of one tenant with the scopes that are named with
+  each operation, perhaps of one cluster or one job only. Logged-in people use their session, and send the CSRF token
+  with what they change. What another tenant has is answered as if it were not there.
+* **What is stored.** A 2xx of a report means that it is committed. Reports have a key: the same again is known and
+  changes nothing, another body under a known key is a 409. Other writes take the header `Idempotency-Key`,
+  which is kept for a day.
+* **Errors** are `{"code", "detail"}`, wrong input has `fields` too. 429 and 503 say in `Retry-After` when to try again.
+* **Lists** come in pages: follow `next` until it is null. Times are ISO 8601 in UTC.
+* A report is evidence. Of what programs tell, only the end of a pod can count as a failure, and only once.
+
+Worker agents do not use this API; they have a protocol of their own below `/agent/v1/`.
+"""
 SPECTACULAR_SETTINGS = {
     "TITLE": "IncidentDesk",
-    "DESCRIPTION": "Signals, jobs, incidents and nodes of training clusters.",
+    "DESCRIPTION": API_DESCRIPTION,
     "VERSION": "1",
+    "POSTPROCESSING_HOOKS": [
+        "drf_spectacular.hooks.postprocess_schema_enums",
+        "apps.access.api.schema.describe_errors",
+    ],
     "SERVE_INCLUDE_SCHEMA": False,
     "ENUM_NAME_OVERRIDES": {  # fields of the same name have other words in other places
         "Phase": "apps.jobs.api.serializers.PHASES",

@@ -12,6 +12,7 @@ from rest_framework.response import Response
 from apps.access.api.views import DeskView
 from apps.access.models import Cluster, Role, Tenant
 from apps.access.permissions import PermissionMissing
+from apps.incidents.api import examples
 from apps.incidents.api.serializers import RegisteredJobOutput, RegisterJobInput, StopInput, StopOutput
 from apps.incidents.api.signal_views import IDEMPOTENCY_KEY, cluster_of
 from apps.incidents.services import intake, people
@@ -21,7 +22,7 @@ from recovery.errors import BadInput, Conflict, InvalidTransition
 
 
 class JobListOrRegister(JobList):
-    """Jobs, newest first; and registering one."""
+    """Jobs, newest first."""
 
     scopes = {**JobList.scopes, "POST": "jobs:write"}
 
@@ -30,6 +31,7 @@ class JobListOrRegister(JobList):
         request=RegisterJobInput,
         responses={201: RegisteredJobOutput},
         parameters=[IDEMPOTENCY_KEY],
+        examples=[examples.REGISTER],
         filters=False,
     )
     def post(self, request: Request) -> Response:
@@ -85,7 +87,11 @@ class JobStop(DeskView):
     scopes = {"POST": "jobs:write"}
 
     @extend_schema(
-        operation_id="jobs_stop", request=StopInput, responses={202: StopOutput}, parameters=[IDEMPOTENCY_KEY]
+        operation_id="jobs_stop",
+        request=StopInput,
+        responses={202: StopOutput},
+        parameters=[IDEMPOTENCY_KEY],
+        examples=[examples.STOP],
     )
     def post(self, request: Request, job_id: int) -> Response:
         """Ask for Stopped, now or at the safe point. The job is suspended, not deleted."""

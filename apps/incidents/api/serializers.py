@@ -53,7 +53,7 @@ class MomentField(serializers.DateTimeField):
 
 
 class AboutInput(serializers.Serializer[Any]):
-    """What a report is about. The most exact name that is there decides."""
+    """What a report is about. The most exact name that is there decides: pod, then job, then node."""
 
     pod_uid = NameField(max_length=64)
     namespace = NameField()
@@ -84,10 +84,14 @@ class SignalInput(serializers.Serializer[Any]):
 class RecordedOutput(serializers.Serializer[Any]):
     """What became of a report."""
 
-    key = serializers.CharField()
-    uid = serializers.UUIDField()
-    is_new = serializers.BooleanField()
-    is_unplaced = serializers.BooleanField(help_text="It is about nothing that is known yet.")
+    key = serializers.CharField(help_text="The report's key.")
+    uid = serializers.UUIDField(
+        help_text="Of the stored signal: GET /api/v1/signals/{uid}/ tells what became of it."
+    )
+    is_new = serializers.BooleanField(help_text="False: the same report was stored before.")
+    is_unplaced = serializers.BooleanField(
+        help_text="It is about nothing that is known yet. It is stored, and tried again for an hour."
+    )
 
 
 class RecordedListOutput(serializers.Serializer[Any]):
@@ -161,7 +165,11 @@ class PodEndInput(serializers.Serializer[Any]):
 
     pod_uid = serializers.CharField(max_length=64)
     container = serializers.CharField(max_length=63)
-    restart = serializers.IntegerField(min_value=0, max_value=2**31 - 1)
+    restart = serializers.IntegerField(
+        min_value=0,
+        max_value=2**31 - 1,
+        help_text="How often the container had been restarted before this life: restartCount of its status then.",
+    )
     cause = serializers.ChoiceField(
         choices=sorted(
             _words(set(EndCause) - {EndCause.REPLACED, EndCause.EVICTED_BY_DESK, EndCause.ORDERED})
@@ -197,11 +205,19 @@ class RegisterJobInput(serializers.Serializer[Any]):
     namespace = serializers.RegexField(r"^[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?\Z", max_length=253)
     name = serializers.RegexField(r"^[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?\Z", max_length=200)
     world_size = serializers.IntegerField(min_value=1, max_value=MAX_WORKERS)
-    uid = serializers.CharField(max_length=64, required=False, default="", allow_blank=True)
+    uid = serializers.CharField(
+        max_length=64,
+        required=False,
+        default="",
+        allow_blank=True,
+        help_text="The scheduler's own name of this one run of the job, never used again; made here when empty.",
+    )
     gpus_per_worker = serializers.IntegerField(min_value=0, max_value=1024, default=0)
     max_retry = serializers.IntegerField(min_value=0, max_value=10_000, required=False)
     stop_grace_seconds = serializers.FloatField(min_value=0, max_value=3600, required=False)
-    protect = serializers.BooleanField(default=True)
+    protect = serializers.BooleanField(
+        default=True, help_text="Whether the desk may restart it, where the cluster's mode lets it."
+    )
     secret_expires_at = MomentField(required=False, allow_null=True, default=None)
 
 

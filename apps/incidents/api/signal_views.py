@@ -15,6 +15,7 @@ from apps.access.api.errors import InboxFull
 from apps.access.api.views import DeskView
 from apps.access.models import Cluster, Role
 from apps.access.permissions import Caller, PermissionMissing
+from apps.incidents.api import examples
 from apps.incidents.api.serializers import (
     AlertmanagerInput,
     CheckpointInput,
@@ -98,6 +99,7 @@ class SignalsView(TellingView):
         request=SignalInput,
         responses={201: RecordedOutput, 200: RecordedOutput},
         parameters=[IDEMPOTENCY_KEY],
+        examples=[examples.SIGNAL],
     )
     def post(self, request: Request) -> Response:
         """Store one report. Answered once it is committed; 200 when it was known already."""
@@ -136,6 +138,7 @@ class AlertmanagerView(TellingView):
         request=AlertmanagerInput,
         responses=RecordedListOutput,
         parameters=[_CLUSTER],
+        examples=[examples.ALERTS],
     )
     def post(self, request: Request) -> Response:
         """Store the alerts of one notification, each once by fingerprint, start and status."""
@@ -203,6 +206,7 @@ class PodEndsView(TellingView):
         request=PodEndsInput,
         responses=RecordedListOutput,
         parameters=[IDEMPOTENCY_KEY],
+        examples=[examples.POD_ENDS],
     )
     def post(self, request: Request) -> Response:
         """Store ends of containers' lives, each once by pod uid, container and restart."""
@@ -249,6 +253,7 @@ class CheckpointsView(TellingView):
         request=CheckpointInput,
         responses=CheckpointOutput,
         parameters=[IDEMPOTENCY_KEY],
+        examples=[examples.CHECKPOINT],
     )
     def post(self, request: Request) -> Response:
         """Store a checkpoint in the state that is told; committed never goes back to written."""
