@@ -54,7 +54,7 @@ _PERSONS_SCOPE = "incidents:write"
 class DeskSchema(AutoSchema):
     """Says with every operation who may ask for it: the scope that a token needs, or people only."""
 
-    def get_description(self) -> str:
+    def get_description(self) -> str:  # type: ignore[override]  # drf-spectacular calls it without arguments
         told = str(super().get_description() or "").strip()
         if self._is_for_people:
             return f"{told}\n\nA logged-in operator's to do; no token may."
