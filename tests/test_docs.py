@@ -7,8 +7,8 @@ import re
 import pytest
 
 from incidentdesk import generated_docs
-from incidentdesk.frontdoor.check import CHECKOUT
 from incidentdesk.frontdoor.links import broken_links
+from incidentdesk.frontdoor.places import CHECKOUT
 from incidentdesk.settings.timings import TIMINGS
 from sim.faults import FAULTS
 

@@ -15,8 +15,8 @@ from tests.recovery.desk import START, Desk, committed
 RESTART, STOP, ASK = ActionKind.RESTART_PROCESS, ActionKind.STOP_JOB, ActionKind.ASK_PERSON
 
 
-def started(**options: int) -> Desk:
-    desk = Desk(**options)
+def started(*, max_retry: int = 2) -> Desk:
+    desk = Desk(max_retry=max_retry)
     desk.start()
     return desk
 
