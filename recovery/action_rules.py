@@ -31,6 +31,15 @@ def settle_restart(draft: Draft) -> None:
             _settle_sent_restart(draft, action)
 
 
+def settle_stop(draft: Draft) -> None:
+    """A stop of the job that has not begun is not made in a cluster or job that is only observed by now."""
+    if not draft.is_mode_observe:
+        return
+    for action in draft.open_actions(ActionKind.STOP_JOB):
+        if action.state in NOT_BEGUN:
+            draft.change_action(action, ActionState.REFUSED, draft.observing_because)
+
+
 def _settle_sent_restart(draft: Draft, action: ActionView) -> None:
     job = draft.job
     missing = [worker.key for worker in job.present if not _has_started(worker)]

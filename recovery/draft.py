@@ -281,6 +281,20 @@ class Draft:
             )
         )
 
+    def tell_first(self, kind: str, *, since: int) -> None:
+        """Put the newest line of this kind before those since ``since``: first what happened, then what followed.
+
+        A count stands right behind its failure, and the opening of an incident behind both.
+        """
+        place = next(n for n in reversed(range(len(self.timeline))) if self.timeline[n].kind == kind)
+        line = self.timeline.pop(place)
+        if kind == "incident_opened":
+            told = ("failure_seen", "failure_counted")
+            since = next((n for n, each in enumerate(self.timeline) if each.kind in told), since)
+            while since < len(self.timeline) and self.timeline[since].kind in told:
+                since += 1
+        self.timeline.insert(since, line)
+
     def look_at(self, when: datetime) -> None:
         """Look again then, at the latest."""
         self.next_looks.append(max(when, self.now + timedelta(milliseconds=50)))
@@ -298,17 +312,6 @@ class Draft:
         result = step(before, event)
         self.job = after = result.state
         self.rows += [result.row, *(move.row for move in result.moves)]
-        for move in result.moves:
-            self.settle(move.row, move.reason)
-            self.note(
-                "phase_changed",
-                f"{move.before} to {move.after}: {move.reason}",
-                before=str(move.before),
-                after=str(move.after),
-                row=move.row,
-            )
-            if move.after is Phase.TROUBLESHOOTING:
-                self.entered_troubleshooting = True
         if result.count is not None and signal is not None:
             count = result.count
             self.counts.append(
@@ -330,6 +333,17 @@ class Draft:
                 would=count.would,
                 retries=[worker.retries for worker in after.active],
             )
+        for move in result.moves:
+            self.settle(move.row, move.reason)
+            self.note(
+                "phase_changed",
+                f"{move.before} to {move.after}: {move.reason}",
+                before=str(move.before),
+                after=str(move.after),
+                row=move.row,
+            )
+            if move.after is Phase.TROUBLESHOOTING:
+                self.entered_troubleshooting = True
         if before.phase is Phase.RUN_COMMAND and after.phase is not Phase.RUN_COMMAND:
             if self.attempt is not None:
                 self.attempt = replace(self.attempt, ended_at=self.now)

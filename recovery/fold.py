@@ -184,8 +184,8 @@ def _mark(draft: Draft, signal: Signal) -> None:
         draft.use(signal, Use.CONTEXT, f"mark {mark}")
     kinds = {"started": "process_started", "restored": "restored", "rebuilt": "rebuilt",
              "first_step": "first_step", "steady": "stepping"}  # fmt: skip
-    if mark not in kinds:
-        return
+    if mark not in kinds or (mark == "started" and draft.job.protected):
+        return  # under protection the answer to the order has told of the start
     if mark == "restored" and step is not None and draft.attempt is not None:
         draft.resumed_from(step)
     pids, seconds = signal.data.get("pids"), signal.data.get("seconds")
@@ -242,7 +242,19 @@ def _checkpoint(draft: Draft, signal: Signal) -> None:
     draft.use(signal, result.use, f"checkpoint {step} committed; {result.reason}")
     if result.row == "safe_point.stop":
         draft.asked_to_stop = f"Stop asked for, at the safe point after checkpoint {step}"
-    draft.note("checkpoint", f"Checkpoint {step} committed", signal=signal, step=step)
+    if step is not None and _is_first_of_attempt(draft, step):
+        draft.note(
+            "checkpoint", f"Checkpoint {step} committed, the first of this attempt", signal=signal, step=step
+        )
+
+
+def _is_first_of_attempt(draft: Draft, step: int) -> bool:
+    """Whether no other checkpoint of the present attempt is known: every later one is daily life."""
+    attempt = draft.attempt
+    return attempt is not None and not any(
+        point.step != step and point.state != "written" and point.at >= attempt.started_at
+        for point in draft.before.checkpoints
+    )
 
 
 def _silence(draft: Draft, signal: Signal) -> None:
@@ -325,6 +337,9 @@ def _was_in_attempt(draft: Draft, signal: Signal, view: IncarnationView, key: Wo
 def _is_present_one(draft: Draft, view: IncarnationView, key: WorkerKey) -> bool:
     """Whether this life is the worker's present one."""
     present = draft.lives.present.get(key)
+    worker = draft.job.worker(key)
+    if draft.job.phase is Phase.PENDING and worker is not None and not worker.enrolled and view.id == present:
+        return False  # it was enrolled and its worker is not: this life belongs to the run before
     if present is not None:
         return view.id >= present
     return view.is_current or draft.job.attempt in view.attempts
@@ -570,7 +585,7 @@ def _move_failure(
     before = draft.job
     node = draft.lives.node(key, signal)
     fact = evidence.fact_of_end(signal, worker=key, node=node, attempt=before.attempt)
-    counts = len(draft.counts)
+    counts, lines = len(draft.counts), len(draft.timeline)
     result = draft.move(event, signal, end_cause=_end_cause(event, fact))
     if result.row not in FAILURE_ROWS:
         return result
@@ -596,6 +611,7 @@ def _move_failure(
         received_at=signal.received_at.isoformat(), received_after_seconds=round(late, 3),
         found_by=_found_by(signal), left_run=left_run, node=node, pid=signal.data.get("pid"),
     )  # fmt: skip
+    draft.tell_first("failure_seen", since=lines)
     if result.row in _SENT_AWAY_ROWS:
         draft.choices.append(isolate(str(key), node, fact.text))
     return result

@@ -16,6 +16,7 @@ from recovery.action_rules import (
     carry_out,
     settle_deadlines,
     settle_restart,
+    settle_stop,
     take_next_rung,
 )
 from recovery.draft import Draft
@@ -51,6 +52,7 @@ def conclude(draft: Draft) -> None:
     _open_for_stop(draft)
     _note_first_steps(draft)
     settle_restart(draft)
+    settle_stop(draft)
     settle_deadlines(draft)
     for choice in draft.choices:
         carry_out(draft, choice)
@@ -164,6 +166,7 @@ def _open(draft: Draft, category: str, title: str) -> None:
     incident.begin(draft.now)
     incident.passed(IncidentState.OPEN, draft.now)
     draft.note("incident_opened", f"Incident opened: {title}", at=draft.now)
+    draft.tell_first("incident_opened", since=len(draft.timeline) - 1)
 
 
 def _open_for_suspicion(draft: Draft) -> None:
@@ -330,6 +333,7 @@ def _restarting(draft: Draft) -> None:
             IncidentState.RECOVERING,
             f"waits for {wording.workers(missing)} to come back" if missing else "boot check runs",
         )
+        _look_at_return(draft, wording.workers(missing) if missing else "the boot check")
         return
     until = draft.now + timedelta(seconds=draft.policy.capacity_deadline_seconds)
     if incident.waiting_for is not WaitingFor.CAPACITY:
@@ -347,6 +351,19 @@ def _restarting(draft: Draft) -> None:
         waited = (draft.now - since).total_seconds()
         draft.note("waiting", f"Still {job.reason} after {waited:.0f} s. Going on smaller is not installed.")
         draft.settle("capacity.deadline", job.reason)
+
+
+def _look_at_return(draft: Draft, missing: str) -> None:
+    """A pod that is placed and never runs (an image that cannot be pulled) waits for no capacity: say so once."""
+    since = draft.incident.state_since or draft.now
+    due = since + timedelta(seconds=draft.policy.capacity_deadline_seconds)
+    if draft.now < due:
+        draft.look_at(due)
+    elif draft.incident.severity not in {Severity.HIGH, Severity.CRITICAL}:
+        draft.raise_severity(Severity.HIGH)
+        waited = (draft.now - since).total_seconds()
+        draft.note("waiting", f"Still waits for {missing} after {waited:.0f} s: look at its pod.")
+        draft.settle("return.deadline", f"{missing} is not back after {waited:.0f} s")
 
 
 def _training(draft: Draft) -> None:
@@ -436,7 +453,7 @@ def _look_at_start(draft: Draft) -> None:
     seconds, attempt = draft.policy.start_seconds, draft.attempt
     if seconds <= 0 or attempt is None or draft.is_observing:
         if draft.is_observing:
-            draft.look_at(draft.now + timedelta(seconds=LOOK_SECONDS))
+            _look_soon(draft, attempt.started_at if attempt else None)
         return
     due = attempt.started_at + timedelta(seconds=seconds)
     if draft.now < due:
@@ -467,7 +484,7 @@ def _resolve_when_steady(draft: Draft) -> None:
     if missing > 0:
         pace = attempt.step_seconds if attempt is not None and attempt.step_seconds else None
         wait = min(max(0.2, missing * pace), policy.steady_seconds) if pace else LOOK_SECONDS
-        draft.look_at(draft.now + timedelta(seconds=max(wait, 0.2)))
+        _look_soon(draft, due, at_least=max(wait, 0.2))
         return
     held = (draft.now - since).total_seconds()
     why = f"steady for {held:.0f} s"
@@ -477,10 +494,16 @@ def _resolve_when_steady(draft: Draft) -> None:
     draft.settle("training.steady", why)
 
 
+def _look_soon(draft: Draft, since: datetime | None, *, at_least: float = LOOK_SECONDS) -> None:
+    """Look again soon, and the longer it has lasted the more seldom: each look is a stored decision."""
+    lasted = (draft.now - since).total_seconds() if since is not None else 0.0
+    draft.look_at(draft.now + timedelta(seconds=max(at_least, lasted / 20)))
+
+
 def _clear_suspicion(draft: Draft) -> None:
     seen, attempt = draft.incident.seen_failed_at, draft.attempt
     if draft.suspicions or attempt is None:
-        draft.look_at(draft.now + timedelta(seconds=LOOK_SECONDS))
+        _look_soon(draft, seen)
         return
     if attempt.step_at is not None and seen is not None and attempt.step_at > seen:
         draft.bring_incident(
@@ -489,7 +512,7 @@ def _clear_suspicion(draft: Draft) -> None:
         )  # fmt: skip
         draft.settle("hang_suspected.cleared", "training steps")
         return
-    draft.look_at(draft.now + timedelta(seconds=max(LOOK_SECONDS, attempt.step_seconds or 0.0)))
+    _look_soon(draft, seen, at_least=max(LOOK_SECONDS, attempt.step_seconds or 0.0))
 
 
 def _over(draft: Draft) -> None:

@@ -131,7 +131,7 @@ def test_running_action_cannot_be_cancelled(stopped: PlayedJob) -> None:
     assert acting._claim(action.pk) is not None
     with pytest.raises(InvalidTransition, match="running"):
         people.cancel_action(action_id=action.pk, by=factories.make_user(), reason="too late")
-    with pytest.raises(InvalidTransition, match="sent right now"):
+    with pytest.raises(InvalidTransition, match="carried out right now"):
         people.resolve_incident(incident_id=action.incident_id, by=factories.make_user(), reason="too late")
 
 

@@ -21,12 +21,14 @@ from django.db import transaction
 from apps import crash_points
 from apps.access.clock import database_now
 from apps.incidents.models import Action, ActionTry, LogTail, Notice, Signal
+from apps.incidents.policy import effective_mode
 from apps.incidents.redact import clean_lines
 from apps.incidents.services import feed
 from apps.incidents.services.deciding import decide_subject
 from apps.incidents.services.signals import NewSignal, record_signals
 from apps.incidents.wake import wake_subjects
 from apps.jobs.models import Pod
+from recovery.decide import Mode
 from recovery.errors import ClusterError, ClusterRefused, ClusterUnavailable, PreconditionFailed
 from recovery.lifecycle import OPEN_INCIDENT_STATES, ActionKind, ActionState, TryOutcome
 from recovery.ports import Cluster, SuspendOutcome
@@ -57,6 +59,7 @@ def run_action(*, action_id: int, cluster: Callable[[], Cluster]) -> None:
     """
     action = _claim(action_id)
     if action is None:
+        _refuse_if_observed(action_id)
         return
     crash_points.reach("action_claimed")
     try_n = action.try_n
@@ -74,12 +77,30 @@ def run_action(*, action_id: int, cluster: Callable[[], Cluster]) -> None:
     check_effect(action_id=action_id)
 
 
+def _refuse_if_observed(action_id: int) -> None:
+    """Let a decision refuse what waits in a cluster or job that is only observed by now."""
+    action = (
+        Action.objects.select_related("incident__job", "incident__subject", "incident__cluster")
+        .filter(pk=action_id, state=ActionState.READY)
+        .first()
+    )
+    if action is None or action.kind == ActionKind.ASK_PERSON or not _is_observed(action):
+        return
+    _record(
+        action,
+        kind=SignalKind.LOOK,
+        source_key=f"{action.uid}/observed/{action.incident.subject.decision_n}",
+        body={"action_uid": str(action.uid)},
+    )
+    decide_subject(subject_id=action.incident.subject_id)
+
+
 def _claim(action_id: int) -> Action | None:
     """Give the lease of a ready action whose time has come and whose incident is open, or None."""
     with transaction.atomic():
         action = (
             Action.objects.select_for_update(no_key=True, of=("self",))
-            .select_related("incident__job", "incident__subject")
+            .select_related("incident__job", "incident__subject", "incident__cluster")
             .filter(pk=action_id, state=ActionState.READY, is_cancel_asked=False)
             .first()
         )
@@ -87,6 +108,8 @@ def _claim(action_id: int) -> Action | None:
             return None
         now = database_now()
         if action.not_before_at is not None and action.not_before_at > now:
+            return None
+        if action.kind != ActionKind.ASK_PERSON and _is_observed(action):
             return None
         action.state = ActionState.RUNNING
         action.try_n += 1
@@ -104,6 +127,14 @@ def _claim(action_id: int) -> Action | None:
         )
         feed.publish(tenant_id=action.tenant_id, topic="incident", key=action.incident_id, now=now)
     return action
+
+
+def _is_observed(action: Action) -> bool:
+    """Whether nothing may be done here any more: disarmed since the action was decided."""
+    cluster, job = action.incident.cluster, action.incident.job
+    if cluster is None:
+        return False
+    return effective_mode(cluster_mode=cluster.mode, job_mode=job.mode if job else "") is Mode.OBSERVE
 
 
 def still_ours(action: Action) -> bool:

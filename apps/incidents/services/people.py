@@ -19,7 +19,7 @@ from apps.incidents.services.deciding import decide_with
 from apps.incidents.services.signals import NewSignal, record_signals, subject_for_job
 from apps.jobs.models import Job
 from recovery.errors import Conflict, InvalidTransition, NotFound
-from recovery.lifecycle import ENDED_ACTION_STATES, OPEN_INCIDENT_STATES, ActionState
+from recovery.lifecycle import ENDED_ACTION_STATES, OPEN_INCIDENT_STATES, ActionKind, ActionState
 from recovery.phases import TERMINAL_PHASES
 from recovery.signals import SignalKind, Source
 
@@ -67,7 +67,7 @@ def resolve_incident(*, incident_id: int, by: User, reason: str) -> Incident:
     """Resolve an open incident by a person's word. What is queued for it is cancelled.
 
     Raises:
-        InvalidTransition: It is not open, or an action is running right now.
+        InvalidTransition: It is not open, or an action is being carried out right now.
         SubjectBusy: Somebody else decides it right now; nothing was changed.
     """
     incident = _get(incident_id)
@@ -76,15 +76,18 @@ def resolve_incident(*, incident_id: int, by: User, reason: str) -> Incident:
         fresh = _get(incident_id)
         if fresh.state not in OPEN_INCIDENT_STATES:
             raise InvalidTransition(f"{fresh} is {fresh.state} already")
-        running = fresh.actions.filter(state=ActionState.RUNNING).first()
+        busy = fresh.actions.filter(state__in=[ActionState.RUNNING, ActionState.VERIFYING])
+        running = busy.exclude(kind=ActionKind.ASK_PERSON).first()
         if running is not None:
-            raise InvalidTransition(f"{running.kind} is being sent right now; try again when it has been")
+            raise InvalidTransition(
+                f"{running.kind} is being carried out right now; try again when its effect was seen"
+            )
         _signal(
             held,
             now,
             by,
             SignalKind.PERSON_RESOLVE,
-            f"resolve/{fresh.pk}/{fresh.version}",
+            f"resolve/{fresh.pk}",
             {"by": by.get_username(), "reason": reason, "incident_uid": str(fresh.uid)},
         )
         _audit(by, fresh.tenant_id, "resolve", "incident", str(fresh), now, reason)
@@ -140,7 +143,7 @@ def do_action_now(*, action_id: int, by: User) -> Action:
             now,
             by,
             SignalKind.PERSON_DO_NOW,
-            f"now/{fresh.uid}/{fresh.try_n}",
+            f"now/{fresh.uid}",
             {"by": by.get_username(), "action_uid": str(fresh.uid)},
         )
         _audit(by, fresh.tenant_id, "do_now", "action", f"{fresh.incident} {fresh}", now)
@@ -168,7 +171,7 @@ def stop_job(*, job_id: int, by: User, reason: str, at_safe_point: bool = False)
             now,
             by,
             SignalKind.QUIT,
-            f"quit/{fresh.pk}/{fresh.run}",
+            f"quit/{fresh.pk}",
             {"by": by.get_username(), "reason": reason, "at_safe_point": at_safe_point},
         )
         _audit(by, fresh.tenant_id, "stop", "job", str(fresh), now, reason)
@@ -186,7 +189,8 @@ def _signal(
                 tenant_id=held.tenant_id,
                 cluster_id=held.cluster_id,
                 source=Source.PERSON,
-                source_key=f"{key}/{by.pk}",
+                # The decision that is about to be made numbers the request: the same wish may come again.
+                source_key=f"{key}/{by.pk}/{held.decision_n + 1}",
                 kind=kind,
                 body=body,
                 seen_at=now,
