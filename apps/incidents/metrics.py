@@ -45,6 +45,12 @@ _GAUGES: tuple[tuple[str, str, tuple[str, ...], str], ...] = (
         ),
     ),
     (
+        "incidentdesk_stuck_subjects",
+        "Subjects whose last decision failed; the log says why",
+        (),
+        "SELECT count(*) FROM incidents_subject WHERE failures > 0",
+    ),
+    (
         "incidentdesk_unplaced_signals",
         "Signals about something that is not known yet",
         (),

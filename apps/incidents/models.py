@@ -42,6 +42,10 @@ class Subject(models.Model):
     )
     decision_n = models.BigIntegerField(default=0)
     next_look_at = models.DateTimeField(null=True, blank=True)
+    # A decision that raised: how often in a row, with what, and until when it is not tried again.
+    failures = models.PositiveIntegerField(default=0)
+    failure = models.TextField(blank=True)
+    put_off_until_at = models.DateTimeField(null=True, blank=True)
 
     class Meta:
         constraints = [models.UniqueConstraint(name="one_subject", fields=["kind", "key"])]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from django.conf import settings
-from django.db import OperationalError, connection, transaction
+from django.db import InterfaceError, OperationalError, connection, transaction
+from django.db.models import F
 from psycopg.errors import LockNotAvailable
 
 from apps import crash_points
@@ -23,6 +25,12 @@ from recovery.errors import NotFound, SubjectBusy
 from recovery.lifecycle import ActionState
 from recovery.signals import SignalKind, Source
 
+_log = logging.getLogger(__name__)
+
+#: A subject whose decision raised is tried again after so many seconds, twice as many each time.
+PUT_OFF_SECONDS = 1.0
+PUT_OFF_MOST_SECONDS = 60.0
+
 MAX_PASSES = 10
 MAX_INBOX = 2000  # signals of one decision; the rest is drained by the next pass
 
@@ -31,17 +39,24 @@ def decide_subject(*, subject_id: int, policy: Policy | None = None) -> bool:
     """Drain a subject's inbox. Safe at any time, by anyone.
 
     Whoever finds the subject held by another leaves: the holder looks once more after its lock is gone.
+    A decision that raises writes nothing; its subject alone is put off, and says so.
 
     Returns:
         Whether undecided signals are left; the caller enqueues again.
     """
     policy = policy or current_policy()
     for _ in range(MAX_PASSES):
-        with transaction.atomic():
-            held = _lock(subject_id)
-            if held is None:
-                return False
-            _decide_held(held, policy)
+        try:
+            with transaction.atomic():
+                held = _lock(subject_id)
+                if held is None or _is_put_off(held):
+                    return False
+                _decide_held(held, policy)
+        except (OperationalError, InterfaceError):
+            raise  # the database is away or had to choose between us: the next tick tries again
+        except Exception as error:  # noqa: BLE001
+            _put_off(subject_id, error)
+            return False
         crash_points.reach("decision_after_commit")
         if not _is_due(
             subject_id
@@ -57,15 +72,28 @@ def decide_with[T](*, subject_id: int, record: Callable[[Subject, datetime], T])
     at most PERSON_LOCK_SECONDS.
 
     Raises:
-        SubjectBusy: The lock was not had in time. Nothing was written.
+        SubjectBusy: The lock was not had in time, or the decision failed. Nothing was written.
         NotFound: There is no such subject.
     """
+    failure: Exception | None = None
     with transaction.atomic():
         held = _lock(subject_id, wait_seconds=settings.TIMINGS["PERSON_LOCK_SECONDS"])
         if held is None:
             raise NotFound(f"there is no subject {subject_id}")
         result = record(held, database_now())
-        _decide_held(held, current_policy())
+        try:
+            with transaction.atomic():
+                _decide_held(held, current_policy())
+        except (OperationalError, InterfaceError):
+            raise
+        except Exception as error:  # noqa: BLE001
+            failure = error
+            transaction.set_rollback(True)
+    if failure is not None:
+        _put_off(subject_id, failure)
+        raise SubjectBusy(
+            "this job's recovery cannot be decided at present, the desk's operators see why; nothing was changed"
+        ) from failure
     if _is_due(subject_id):
         decide_subject(subject_id=subject_id)
     return result
@@ -118,6 +146,30 @@ def _decide_held(held: Subject, policy: Policy) -> None:
         transaction.on_commit(lambda: crash_points.reach("order_written"))
     if due:
         transaction.on_commit(lambda: wake_actions(due))
+
+
+def _is_put_off(held: Subject) -> bool:
+    return held.put_off_until_at is not None and held.put_off_until_at > database_now()
+
+
+def _put_off(subject_id: int, error: Exception) -> None:
+    """Note that a decision raised, and when it is tried again. Signals stay undecided: none is lost."""
+    text = f"{type(error).__name__}: {error}"[:2000].replace("\0", "")
+    with transaction.atomic():
+        Subject.objects.filter(pk=subject_id).update(failures=F("failures") + 1, failure=text)
+        failures = Subject.objects.values_list("failures", flat=True).get(pk=subject_id)
+        wait = min(PUT_OFF_MOST_SECONDS, PUT_OFF_SECONDS * 2 ** min(failures - 1, 10))
+        Subject.objects.filter(pk=subject_id).update(
+            put_off_until_at=database_now() + timedelta(seconds=wait)
+        )
+    _log.error(
+        "decision.failed subject=%s failures=%d again_in_seconds=%.0f error=%s",
+        subject_id,
+        failures,
+        wait,
+        text,
+        exc_info=error,
+    )
 
 
 def _record_look(held: Subject, now: datetime) -> None:

@@ -103,7 +103,8 @@ def store_decision(
     )
     held.decision_n = decision.n
     held.next_look_at = decision.next_look_at
-    held.save(update_fields=["decision_n", "next_look_at"])
+    held.failures, held.failure, held.put_off_until_at = 0, "", None
+    held.save(update_fields=["decision_n", "next_look_at", "failures", "failure", "put_off_until_at"])
     if held.job is not None:
         feed.publish(tenant_id=held.tenant_id, topic="job", key=held.job.pk, now=now)
     if incident is not None:

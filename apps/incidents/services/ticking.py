@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 
 from django.conf import settings
-from django.db import transaction
+from django.db import InterfaceError, OperationalError, transaction
 
 from apps.access.clock import database_now
 from apps.incidents.models import Action, InboxEntry, Signal, Subject
@@ -19,6 +21,8 @@ from apps.jobs.waiting_times import lost_seconds
 from recovery.lifecycle import ActionState
 from recovery.phases import TERMINAL_PHASES
 from recovery.signals import SignalKind, Source, WorkerKey
+
+_log = logging.getLogger(__name__)
 
 MAX_DUE = 500  # of each kind in one tick; the next comes in a second
 
@@ -34,16 +38,18 @@ class Due:
 def find_due() -> Due:
     """Find undecided inboxes, subjects whose time to look has come, due and lapsed actions, silent agents."""
     now = database_now()
-    lapsed = recover_lapsed(now=now)
-    for action_id in Action.objects.filter(state=ActionState.VERIFYING).values_list("pk", flat=True)[
-        :MAX_DUE
-    ]:
-        check_effect(action_id=action_id)
-    _look_at_overdue(now)
-    silent = _record_silence(now)
-    undecided = InboxEntry.objects.filter(decision_n__isnull=True).values_list("subject_id", flat=True)
+    lapsed = _guarded(lambda: recover_lapsed(now=now)) or []
+    verifying = Action.objects.filter(state=ActionState.VERIFYING).values_list("pk", flat=True)
+    for action_id in list(verifying[:MAX_DUE]):
+        _guarded(partial(check_effect, action_id=action_id))
+    _guarded(lambda: _look_at_overdue(now))
+    silent = _guarded(lambda: _record_silence(now)) or []
+    may_be_decided = Subject.objects.exclude(put_off_until_at__gt=now)
+    undecided = InboxEntry.objects.filter(decision_n__isnull=True, subject__in=may_be_decided).values_list(
+        "subject_id", flat=True
+    )
     looking = (
-        Subject.objects.filter(next_look_at__lte=now).order_by("next_look_at").values_list("pk", flat=True)
+        may_be_decided.filter(next_look_at__lte=now).order_by("next_look_at").values_list("pk", flat=True)
     )
     ready = (
         Action.objects.filter(state=ActionState.READY, is_cancel_asked=False)
@@ -52,6 +58,17 @@ def find_due() -> Due:
     )
     subjects = {*undecided.distinct()[:MAX_DUE], *looking[:MAX_DUE], *silent}
     return Due(subjects=tuple(sorted(subjects)), actions=tuple(sorted({*ready[:MAX_DUE], *lapsed})))
+
+
+def _guarded[T](part: Callable[[], T]) -> T | None:
+    """One part of the tick. What it raises stops neither the other parts nor other subjects; None then."""
+    try:
+        return part()
+    except (OperationalError, InterfaceError):
+        raise  # the database is away: nothing else would do better
+    except Exception:  # noqa: BLE001
+        _log.exception("tick.failed; the rest of it goes on")
+        return None
 
 
 def _look_at_overdue(now: datetime) -> None:
@@ -131,7 +148,7 @@ def place_waiting_signals(*, place: Callable[[Signal], tuple[int, ...]]) -> list
     oldest = now - timedelta(seconds=settings.TIMINGS["UNPLACED_KEEP_SECONDS"])
     woken: set[int] = set()
     for signal in Signal.objects.filter(is_unplaced=True, received_at__gte=oldest).order_by("id")[:MAX_DUE]:
-        subject_ids = place(signal)
+        subject_ids = _guarded(partial(place, signal))
         if not subject_ids:
             continue
         with transaction.atomic():
