@@ -1,0 +1,49 @@
+"""A replay of stored decisions finds no difference, and finds one where there is one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from apps.incidents.models import Decision
+from apps.incidents.policy import current_policy
+from apps.incidents.services.replaying import differences, replay_after
+from recovery.signals import SignalKind
+from tests import factories
+from tests.factories import CLEAN, PlayedJob
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def played() -> PlayedJob:
+    job = PlayedJob(factories.make_job(workers=2))
+    job.start_training()
+    job.kill(0)
+    job.decide()
+    job.everyone(SignalKind.ACK, "troubleshoot", {"checks": CLEAN, "stopped": {"seconds": 0.25}})
+    return job
+
+
+def test_stored_decisions_come_out_again(played: PlayedJob) -> None:
+    count, different = replay_after(0, current_policy())
+    assert count == played.subject.decision_n
+    assert different == []
+
+
+def test_other_policy_and_other_row_are_found(played: PlayedJob) -> None:
+    policy = replace(current_policy(), backoff_free_restarts=0, backoff_base_seconds=50.0)
+    _, different = replay_after(0, policy)
+    assert any("not_before" in place for each in different for place in each.places)
+    last = Decision.objects.latest("n")
+    last.outcome["rule"] = "another"
+    last.save(update_fields=["outcome"])
+    _, different = replay_after(last.pk - 1, current_policy())
+    assert [(each.n, len(each.places)) for each in different] == [(last.n, 1)]
+    assert "outcome.rule was 'another'" in str(different[0])
+
+
+def test_differences_name_the_place() -> None:
+    found = list(differences({"a": [1, {"b": 2}], "c": 3}, {"a": [1, {"b": 4}], "d": 3}, "x"))
+    assert found == ["x.a[1].b was '2', is '4'", "x.c is gone", "x.d is new"]
