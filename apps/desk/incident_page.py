@@ -143,15 +143,19 @@ def collapse(lines: Sequence[TimelineLine]) -> list[TimelineLine]:
         workers = {(event.role, event.index) for event in events}
         joined[-1] = replace(
             last,
-            text=f"{len(workers)} workers {rest.replace(' its ', ' their ')}"
-            if len(workers) > 1
-            else last.event.text,
+            text=f"{len(workers)} workers {_plural(rest)}" if len(workers) > 1 else last.event.text,
             who=ACTOR_WORDS["agent"]
             + ("s" if len(workers) > 1 else f" of {last.event.role} {last.event.index}"),
             delta_seconds=line.delta_seconds,
             others=events[1:],
         )
     return joined
+
+
+def _plural(rest: str) -> str:
+    """What one worker did, said of several: ``steps steadily`` becomes ``step steadily``."""
+    said = rest.replace(" its ", " their ")
+    return "step " + said.removeprefix("steps ") if said.startswith("steps ") else said
 
 
 def _without_worker(event: TimelineEvent) -> str:

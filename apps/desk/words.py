@@ -165,6 +165,8 @@ def duration(seconds: float | None) -> str:
     sign, seconds = ("−" if seconds < 0 else ""), abs(seconds)
     if seconds == int(seconds) and seconds < 60:
         return f"{sign}{int(seconds)} s"
+    if seconds < 0.00949:
+        return f"{sign}{seconds:.3f} s"
     if seconds < 0.995:
         return f"{sign}{seconds:.2g} s"
     if seconds < 9.95:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -210,27 +211,37 @@ def worker_rows(job: Job) -> list[Worker]:
 def environment_report(job: Job) -> list[EnvironmentLine]:
     """Names and values of the newest boot checks, grouped in the database so that size does not matter.
 
-    Nested values are compared as their JSON text.
+    Lists and objects are compared as their JSON text; a list of words is given as words.
     """
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT e.key, e.value, count(*), min(w.index) FROM jobs_worker w"
             " CROSS JOIN LATERAL jsonb_each_text(w.environment) e"
             " WHERE w.job_id = %s AND NOT w.is_retired AND jsonb_typeof(w.environment) = 'object'"
+            " AND e.key <> 'seconds'"  # how long the report took differs by nature
             " GROUP BY 1, 2 ORDER BY 1, 3 DESC, 4",
             [job.pk],
         )
         found: dict[str, list[EnvironmentValue]] = {}
         for name, value, workers, first_index in cursor.fetchall():
-            found.setdefault(name, []).append(EnvironmentValue(value or "", workers, first_index))
+            found.setdefault(name, []).append(EnvironmentValue(_as_words(value or ""), workers, first_index))
     return [EnvironmentLine(name, tuple(values)) for name, values in found.items()]
 
 
+def _as_words(value: str) -> str:
+    if not value.startswith("["):
+        return value
+    try:
+        return ", ".join(map(str, json.loads(value)))
+    except ValueError:
+        return value
+
+
 def unclean_checks(job: Job) -> list[Worker]:
-    """Workers whose last quick set holds a result other than pass, at most 50."""
+    """Workers whose last quick set holds a fail or a timeout, at most 50; "could not run" is no evidence."""
     return list(
         Worker.objects.filter(job=job, is_retired=False)
-        .extra(where=["jsonb_path_exists(checks, '$[*] ? (@.result != \"pass\")')"])
+        .extra(where=['jsonb_path_exists(checks, \'$[*] ? (@.result == "fail" || @.result == "timeout")\')'])
         .only("role", "index", "checks", "checks_at")[:50]
     )
 

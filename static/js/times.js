@@ -14,8 +14,10 @@ function write(node, text) {
 
 function tick() {
   const now = Date.now();
-  for (const node of document.querySelectorAll("time[data-ago]"))
-    write(node, coarse((now - Date.parse(node.dateTime)) / 1000));
+  for (const node of document.querySelectorAll("time[data-ago]")) {
+    const age = coarse((now - Date.parse(node.dateTime)) / 1000);
+    write(node, node.dataset.ago && age !== "now" ? `${age} ${node.dataset.ago}` : age);
+  }
   for (const node of document.querySelectorAll("time[data-until]")) {
     const seconds = (Date.parse(node.dateTime) - now) / 1000;
     write(node, seconds >= 1 ? `in ${coarse(seconds)}` : "now");

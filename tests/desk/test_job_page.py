@@ -126,6 +126,22 @@ def test_unclean_check_is_shown(operator: Client) -> None:
     assert "worker 2: disk /scratch is read-only" in page(operator, "llm-70b-pretrain")
 
 
+def test_check_that_could_not_run_is_no_evidence(operator: Client) -> None:
+    Worker.objects.filter(job__name="llm-70b-pretrain", index=2).update(
+        checks=[{"check": "rdma", "result": "could_not_run", "detail": "no RDMA device on this machine"}]
+    )
+    assert "no RDMA device" not in page(operator, "llm-70b-pretrain")
+
+
+def test_environment_lists_read_as_words_and_durations_do_not_count_as_versions(operator: Client) -> None:
+    for worker in Worker.objects.filter(job__name="llm-70b-pretrain"):
+        worker.environment |= {"absent": ["jax", "cudnn"], "seconds": 0.3 + worker.index}
+        worker.save()
+    text = page(operator, "llm-70b-pretrain")
+    assert "absent jax, cudnn" in text
+    assert "several versions" not in text
+
+
 def test_attempts_tell_steps_lost_and_time_back(operator: Client) -> None:
     text = page(operator, "llm-70b-pretrain")
     assert "3,300 – 3,388 88 3.4 s yes" in text

@@ -91,16 +91,21 @@ def clock(at: datetime | None) -> SafeString | str:
 
 
 @register.simple_tag
-def ago(at: datetime | None) -> SafeString | str:
-    """How long ago, in one unit; the full time stands on hover and focus. The browser counts on."""
+def ago(at: datetime | None, word: str = "") -> SafeString | str:
+    """How long ago, in one unit, with ``word`` behind it; the browser counts on.
+
+    The full time stands beside it on hover and focus.
+    """
     if at is None:
         return "–"
     seconds = (timezone.now() - at).total_seconds()
+    said = words.coarse(seconds)
     return format_html(
-        '<time datetime="{}" data-ago data-absolute="{}">{}</time>',
+        '<time datetime="{}" data-ago="{}" data-absolute="{}">{}</time>',
         _machine(at),
+        word,
         _absolute(at),
-        words.coarse(seconds),
+        f"{said} {word}" if word and said != "now" else said,
     )
 
 
