@@ -6,9 +6,11 @@ to the smallest ones that compare alike, so that an explorer meets finitely many
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from operator import attrgetter
 from typing import Any
 
 from recovery.signals import WorkerKey
@@ -130,12 +132,23 @@ class JobState:
 
     def worker(self, key: WorkerKey) -> WorkerState | None:
         """The worker at a place, or None."""
-        return next((worker for worker in self.workers if worker.key == key), None)
+        place = place_of(self.workers, key)
+        return None if place is None else self.workers[place]
+
+
+def place_of(workers: tuple[WorkerState, ...], key: WorkerKey) -> int | None:
+    """Where a worker stands among workers sorted by key: a gang has thousands, and each of them reports."""
+    place = bisect_left(workers, key, key=attrgetter("key"))
+    return place if place < len(workers) and workers[place].key == key else None
 
 
 def update(state: JobState, key: WorkerKey, **changes: Any) -> JobState:
     """The state with one worker's fields changed."""
-    return update_each(state, lambda worker: worker.key == key, **changes)
+    place = place_of(state.workers, key)
+    if place is None:
+        return state
+    changed = replace(state.workers[place], **changes)
+    return replace(state, workers=(*state.workers[:place], changed, *state.workers[place + 1 :]))
 
 
 def update_each(state: JobState, which: Callable[[WorkerState], bool], **changes: Any) -> JobState:

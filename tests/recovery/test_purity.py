@@ -12,8 +12,8 @@ import pytest
 PACKAGE = Path(__file__).parents[2] / "recovery"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 ALLOWED_MODULES = {
-    "__future__", "collections", "dataclasses", "datetime", "enum", "functools", "hashlib", "itertools", "math",
-    "types", "typing", "recovery", "agent",
+    "__future__", "bisect", "collections", "dataclasses", "datetime", "enum", "functools", "hashlib", "itertools",
+    "math", "operator", "types", "typing", "recovery", "agent",
 }  # fmt: skip
 CLOCKS = {"now", "utcnow", "today", "time", "monotonic", "perf_counter"}
 
