@@ -51,12 +51,12 @@ class SimulatedCluster:
         )
         try:
             with urllib.request.urlopen(request, timeout=60) as answer:
-                raw = answer.read()
+                raw, type_ = answer.read(), answer.headers.get_content_type()
         except urllib.error.HTTPError as error:
             raise DrillFailed(
                 f"{method} {path}: {error.code} {error.read().decode(errors='replace')}"
             ) from error
-        return json.loads(raw) if raw[:1] in (b"{", b"[") else raw.decode(errors="replace")
+        return json.loads(raw) if type_ == "application/json" else raw.decode(errors="replace")
 
     def submit(self, *, namespace: str, name: str, **parameters: Any) -> dict[str, Any]:
         """Submit a training job."""
