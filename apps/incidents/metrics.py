@@ -37,11 +37,12 @@ _GAUGES: tuple[tuple[str, str, tuple[str, ...], str], ...] = (
     ),
     (
         "incidentdesk_undecided_oldest_seconds",
-        "Age of the oldest signal that waits for a decision",
+        "Age of the oldest signal that waits for a decision, without checkpoints, which may wait",
         (),
         (
             "SELECT COALESCE(EXTRACT(epoch FROM clock_timestamp() - min(s.received_at)), 0) "
-            "FROM incidents_inboxentry e JOIN incidents_signal s ON s.id = e.signal_id WHERE e.decision_n IS NULL"
+            "FROM incidents_inboxentry e JOIN incidents_signal s ON s.id = e.signal_id "
+            "WHERE e.decision_n IS NULL AND s.kind <> 'checkpoint'"
         ),
     ),
     (

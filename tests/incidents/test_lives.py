@@ -7,10 +7,12 @@ from datetime import timedelta
 import pytest
 from django.db import transaction
 
-from apps.incidents.models import Action, Decision, Incident
+from apps.incidents.models import Action, Decision, InboxEntry, Incident, Signal
 from apps.incidents.services.acting import run_action
 from apps.incidents.services.deciding import decide_subject
 from apps.incidents.services.people import resolve_incident, stop_job
+from apps.incidents.services.signals import UNHURRIED_SECONDS
+from apps.incidents.services.ticking import find_due
 from apps.jobs.models import Attempt, FailureCount, Incarnation, Order, Run, Worker
 from apps.jobs.services.checkpoints import record_checkpoint
 from recovery.errors import InvalidTransition
@@ -331,3 +333,24 @@ def test_worker_rows_of_a_stopped_job_hold_no_open_order(training: PlayedJob) ->
     assert set(Worker.objects.filter(job=training.job).values_list("inner_phase", flat=True)) == {"Stopped"}
     assert Decision.objects.filter(subject=training.subject).latest("n").rule == "suspended"
     assert not Incarnation.objects.filter(worker__job=training.job, is_end_ordered=True).exists()
+
+
+def test_checkpoints_of_daily_life_wait_for_the_next_decision(training: PlayedJob) -> None:
+    body = {"step": 100, "path": "/checkpoints/step-100", "state": "committed"}
+    told = training.say(0, SignalKind.CHECKPOINT, "command", body)
+    subject = training.subject
+    assert subject.pk not in find_due().subjects
+    Signal.objects.filter(pk=told.signal_id).update(
+        received_at=training.now() - timedelta(seconds=UNHURRIED_SECONDS + 1)
+    )
+    assert subject.pk in find_due().subjects
+    Signal.objects.filter(pk=told.signal_id).update(received_at=training.now())
+    type(training.job).objects.filter(pk=training.job.pk).update(is_quit_due=True)
+    assert subject.pk in find_due().subjects
+    type(training.job).objects.filter(pk=training.job.pk).update(is_quit_due=False)
+    training.kill(0)
+    assert subject.pk in find_due().subjects
+    training.decide()
+    entry = InboxEntry.objects.get(signal_id=told.signal_id)
+    assert entry.decision_n == training.subject.decision_n
+    assert entry.reason.startswith("checkpoint 100 committed")

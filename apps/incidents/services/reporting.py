@@ -16,7 +16,12 @@ from apps import crash_points
 from apps.access import clock
 from apps.incidents.models import InboxEntry, Subject
 from apps.incidents.redact import clean_body
-from apps.incidents.services.signals import NewSignal, record_signals, subject_for_job
+from apps.incidents.services.signals import (
+    UNHURRIED_KINDS,
+    NewSignal,
+    record_signals,
+    subject_for_job,
+)
 from apps.incidents.wake import wake_subjects
 from apps.jobs.clock_offset import MOST_UNIX_SECONDS
 from apps.jobs.models import Incarnation, Job
@@ -151,7 +156,8 @@ def record_report(
         accepted, conflicting = _record(signals, now)
         rejected.extend(conflicting)
         _apply(life, {number: signals[number] for number in accepted}, now)
-        transaction.on_commit(lambda: wake_subjects([subject.pk]))
+        if job.is_quit_due or any(signal.kind not in UNHURRIED_KINDS for signal in signals.values()):
+            transaction.on_commit(lambda: wake_subjects([subject.pk]))
     crash_points.reach("signal_committed")
     return ReportOutcome(tuple(accepted), tuple(rejected), now)
 

@@ -10,12 +10,19 @@ from functools import partial
 
 from django.conf import settings
 from django.db import InterfaceError, OperationalError, transaction
+from django.db.models import Q
 
 from apps.access.clock import database_now
 from apps.incidents.models import Action, InboxEntry, Signal, Subject
 from apps.incidents.services import feed
 from apps.incidents.services.acting import check_effect, recover_lapsed
-from apps.incidents.services.signals import NewSignal, record_signals, subject_for_job
+from apps.incidents.services.signals import (
+    UNHURRIED_KINDS,
+    UNHURRIED_SECONDS,
+    NewSignal,
+    record_signals,
+    subject_for_job,
+)
 from apps.jobs.models import Incarnation
 from apps.jobs.waiting_times import lost_seconds
 from recovery.lifecycle import ActionState
@@ -45,8 +52,14 @@ def find_due() -> Due:
     _guarded(lambda: _look_at_overdue(now))
     silent = _guarded(lambda: _record_silence(now)) or []
     may_be_decided = Subject.objects.exclude(put_off_until_at__gt=now)
-    undecided = InboxEntry.objects.filter(decision_n__isnull=True, subject__in=may_be_decided).values_list(
-        "subject_id", flat=True
+    undecided = (
+        InboxEntry.objects.filter(decision_n__isnull=True, subject__in=may_be_decided)
+        .exclude(
+            Q(subject__job__is_quit_due=False),
+            signal__kind__in=sorted(UNHURRIED_KINDS),
+            signal__received_at__gt=now - timedelta(seconds=UNHURRIED_SECONDS),
+        )
+        .values_list("subject_id", flat=True)
     )
     looking = (
         may_be_decided.filter(next_look_at__lte=now).order_by("next_look_at").values_list("pk", flat=True)
