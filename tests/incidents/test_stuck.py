@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 from django.db import OperationalError, connection
+from django.test import Client
+from django.urls import reverse
 
 from apps.access.clock import database_now
 from apps.incidents import metrics
@@ -131,3 +133,13 @@ def test_put_off_subject_is_decided_for_a_person_at_once(
     job = people.stop_job(job_id=poisoned.job.pk, by=factories.make_user(), reason="enough")
     assert job.phase == "Stopped"
     assert poisoned.subject.failures == 0
+
+
+def test_page_says_that_nobody_looks_after_it(poisoned: PlayedJob, client: Client) -> None:
+    client.force_login(factories.make_user(tenant=poisoned.job.tenant))
+    address = reverse("desk:job_detail", args=[poisoned.job.pk])
+    assert "not looked after" not in client.get(address).content.decode()
+    poisoned.decide()
+    page = client.get(address).content.decode()
+    assert "not looked after: the last 1 decision about it failed" in page
+    assert "a value that nobody foresaw" not in page
