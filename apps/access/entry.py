@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Sequence
 
 from django.db import transaction
 
@@ -10,7 +11,7 @@ from apps.access import clock
 from apps.access.models import Cluster, Role, User
 from apps.access.services import audit, grant_role
 from recovery.decide import Mode
-from recovery.errors import InvalidTransition
+from recovery.errors import Conflict, InvalidTransition
 
 
 @transaction.atomic
@@ -49,8 +50,27 @@ def make_first_person(*, username: str, actor_kind: str, actor: str) -> str | No
     """
     if User.objects.exists():
         return None
+    return _make_person(username, tuple(Role), None, actor_kind=actor_kind, actor=actor)
+
+
+@transaction.atomic
+def add_person(
+    *, username: str, roles: Sequence[Role], tenant_id: int | None, actor_kind: str, actor: str
+) -> str:
+    """Make a person with these roles in one tenant, or in every tenant with None; gives the password.
+
+    The password is kept nowhere else. Raises Conflict when the name is taken.
+    """
+    if User.objects.filter(username=username).exists():
+        raise Conflict(f"There is a person {username} already; choose another name.")
+    return _make_person(username, roles, tenant_id, actor_kind=actor_kind, actor=actor)
+
+
+def _make_person(
+    username: str, roles: Sequence[Role], tenant_id: int | None, *, actor_kind: str, actor: str
+) -> str:
     password = secrets.token_urlsafe(12)
     user = User.objects.create_user(username=username, password=password)
-    for role in Role:
-        grant_role(user_id=user.pk, tenant_id=None, role=role, actor_kind=actor_kind, actor=actor)
+    for role in roles:
+        grant_role(user_id=user.pk, tenant_id=tenant_id, role=role, actor_kind=actor_kind, actor=actor)
     return password

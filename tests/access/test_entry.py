@@ -75,3 +75,23 @@ def test_first_person_can_do_everything_and_there_is_only_one() -> None:
     call_command("first_person", username="second", stdout=again)
     assert again.getvalue() == ""
     assert User.objects.count() == 1
+
+
+def test_one_more_person_gets_the_roles_that_were_named_and_a_password_once() -> None:
+    said = StringIO()
+    call_command("add_person", "li", "--role", "operator", "--role", "approver", stdout=said)
+    name, _, password = said.getvalue().split()[:3]
+    person = User.objects.get(username=name)
+    assert person.check_password(password)
+    assert sorted(person.role_bindings.values_list("role", "tenant")) == [
+        ("approver", None),
+        ("operator", None),
+    ]
+    with pytest.raises(CommandError, match="already"):
+        call_command("add_person", "li", "--role", "viewer")
+
+
+def test_person_for_a_tenant_that_is_not_there_is_refused_with_those_that_are() -> None:
+    with pytest.raises(CommandError, match="unassigned"):
+        call_command("add_person", "li", "--role", "viewer", "--tenant", "nobody")
+    assert not User.objects.exists()

@@ -179,6 +179,9 @@ def test_new_cause_in_an_acknowledged_incident_is_written_and_told_to_pages() ->
     assert incident.version > before[0]
     assert incident.timeline_n > before[1]
     assert (before[2], incident.severity) == ("medium", "high")
+    assert [notice.text for notice in incident.notices.all()] == [
+        f"Another cause joined {incident}: {incident.causes.last().text}"
+    ]
 
 
 def test_long_backlog_is_drained_and_none_of_it_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:

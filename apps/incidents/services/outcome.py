@@ -20,6 +20,7 @@ from apps.incidents.models import (
     Decision,
     InboxEntry,
     Incident,
+    Notice,
     Signal,
     Subject,
     TimelineEvent,
@@ -180,6 +181,15 @@ def _store_incident(held: Subject, decision: core.Decision, now: datetime) -> In
             cause.count += 1
             cause.last_seen_at = now
             cause.save(update_fields=["count", "last_seen_at"])
+        elif not change.opens:
+            # People who follow it, also who acknowledged it, are told: it is not only what they know of.
+            Notice.objects.create(
+                tenant_id=held.tenant_id,
+                incident=incident,
+                text=f"Another cause joined {incident}: {text}",
+                created_at=now,
+                delivered_at=now,
+            )
     return incident
 
 
