@@ -88,13 +88,14 @@ def _look_at_barrier(draft: Draft) -> None:
     since = draft.before.world_running_at
     if not job.protected or job.phase not in _BARRED or since is None or not job.present:
         return
+    attempt = draft.attempt
+    if attempt is not None and attempt.ended_at is not None and since <= attempt.started_at:
+        return  # that was the attempt's own world: the watch has not seen it whole again since
     order = draft.before.order
     if job.phase is not Phase.PENDING and order is not None:
         since = max(since, order.written_at)
     if draft.orders:
         since = max(since, draft.now)
-    if draft.attempt is not None and draft.attempt.ended_at is not None and since <= draft.attempt.ended_at:
-        return  # the world has not been whole again since the attempt ended
     due = since + timedelta(seconds=draft.policy.enrol_barrier_seconds)
     if draft.now < due:
         draft.look_at(due)

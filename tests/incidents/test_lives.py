@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 from django.db import transaction
 
 from apps.incidents.models import Action, Decision, InboxEntry, Incident, Signal
+from apps.incidents.policy import current_policy
 from apps.incidents.services.acting import run_action
 from apps.incidents.services.deciding import decide_subject
 from apps.incidents.services.people import resolve_incident, stop_job
 from apps.incidents.services.signals import UNHURRIED_SECONDS
 from apps.incidents.services.ticking import find_due
-from apps.jobs.models import Attempt, FailureCount, Incarnation, Order, Run, Worker
+from apps.jobs.models import Attempt, FailureCount, Incarnation, Job, Order, Run, Worker
 from apps.jobs.services.checkpoints import record_checkpoint
 from recovery.errors import InvalidTransition
 from recovery.signals import SignalKind, Source
@@ -354,3 +356,35 @@ def test_checkpoints_of_daily_life_wait_for_the_next_decision(training: PlayedJo
     entry = InboxEntry.objects.get(signal_id=told.signal_id)
     assert entry.decision_n == training.subject.decision_n
     assert entry.reason.startswith("checkpoint 100 committed")
+
+
+def test_barrier_holds_also_when_all_of_it_is_decided_at_once(training: PlayedJob) -> None:
+    """Nobody decided for a while: failure, ends and successors come in one inbox, with the world whole again.
+
+    One successor had lost patience and runs unprotected: it answers no order, and is waited for only so long.
+    """
+    training.kill(1)
+    for index in (1, 0, 2):
+        training.end(training.lives[index], cause="crashed", exit_code=1)
+        training.enrol(index)
+    job = training.fresh()
+    job.world_running_at = training.now()
+    job.save(update_fields=["world_running_at"])
+    training.decide()
+    assert training.fresh().phase == "Restarting"
+    for index in (0, 2):
+        training.say(
+            index, SignalKind.ACK, "bootcheck", {"checks": CLEAN}, sequence=last_sequence(job, index)
+        )
+    training.decide()
+    subject = training.subject
+    assert subject.next_look_at is not None
+    type(subject).objects.filter(pk=subject.pk).update(next_look_at=training.now())
+    decide_subject(subject_id=subject.pk, policy=replace(current_policy(), enrol_barrier_seconds=0.0))
+    job = training.fresh()
+    assert (job.phase, job.is_protected, job.is_protection_due) == ("RunCommand", False, True)
+    assert FailureCount.objects.filter(job=job).count() == 1
+
+
+def last_sequence(job: Job, index: int) -> int:
+    return Worker.objects.get(job=job, index=index).last_sequence
