@@ -334,11 +334,13 @@ class AgentsHeard:
         return self.total - self.silent
 
 
-def agents_heard(tenant_ids: Sequence[int] | None) -> AgentsHeard:
-    """Count the agents that should be heard (enrolled, alive) of these tenants."""
+def agents_heard(tenant_ids: Sequence[int] | None, cluster_id: int | None = None) -> AgentsHeard:
+    """Count the agents that should be heard (enrolled, alive) of these tenants, in one cluster or all."""
     alive = Incarnation.objects.filter(ended_at__isnull=True, last_seen_at__isnull=False).exclude(nonce="")
     if tenant_ids is not None:
         alive = alive.filter(tenant__in=tenant_ids)
+    if cluster_id is not None:
+        alive = alive.filter(worker__job__cluster=cluster_id)
     found = alive.aggregate(total=Count("id"), silent=Count("id", filter=Q(is_silent=True)))
     last = alive.order_by("-last_seen_at").values_list("last_seen_at", flat=True).first()
     return AgentsHeard(total=found["total"], silent=found["silent"], last_seen_at=last)

@@ -40,8 +40,8 @@ QUERIES = {
     "incident attempts": 14,
     "incident audit": 15,
     "jobs": 13,
-    "job": 17,
-    "job events": 13,
+    "job": 18,
+    "job events": 14,
     "nodes": 12,
     "racks": 10,
     "node": 12,
@@ -121,6 +121,15 @@ def test_zone_stands_in_every_head_with_a_time_column(operator: Client) -> None:
             head, _, body = table.partition("</thead>")
             if 'data-absolute="' in body and re.search(r"<time[^>]*>\d\d:\d\d", body):
                 assert re.search(r"CES?T", head), head
+
+
+def test_overview_of_one_cluster_leaves_the_others_out(operator: Client) -> None:
+    text = text_of(operator.get("/?cluster=east-2"))
+    assert "Nothing is burning" in text
+    assert "1 of 1 live jobs training, 0 protected" in text
+    assert "16 of 16 nodes ready" in text
+    assert "no agent enrolled" in text
+    assert "west-1" not in text
 
 
 def test_address_that_is_not_there_is_a_page_of_its_own(operator: Client) -> None:

@@ -112,7 +112,7 @@ def _sources(scope: Any, now: Any) -> dict[str, Any]:
         by_cluster[row.cluster].append(row)
     return {
         "watches": [_watch_line(cluster, rows, now) for cluster, rows in by_cluster.items()],
-        "agents": jobs.agents_heard(scope.tenant_ids),
+        "agents": jobs.agents_heard(scope.tenant_ids, scope.cluster_id),
         "decisions": incidents.decision_speed(scope.tenant_ids),
     }
 
