@@ -18,7 +18,7 @@ LOOK_SECONDS = 2.0
 PATIENCE = 3  # looks in a row
 
 
-class StallGuard(bootsteps.StartStopStep):
+class StallGuard(bootsteps.StartStopStep):  # type: ignore[misc]
     """Ends a worker that can take no task any more, so that its supervisor starts it anew.
 
     When Redis hangs while a task is acknowledged, kombu logs the failed acknowledgement and goes on counting

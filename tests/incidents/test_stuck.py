@@ -15,6 +15,7 @@ from apps.access.clock import database_now
 from apps.incidents import metrics
 from apps.incidents.models import InboxEntry, Subject
 from apps.incidents.services import deciding, people, ticking
+from recovery import decide as core
 from recovery.errors import SubjectBusy
 from tests import factories
 from tests.factories import PlayedJob
@@ -28,7 +29,7 @@ def poisoned(monkeypatch: pytest.MonkeyPatch) -> Iterator[PlayedJob]:
     job = PlayedJob(factories.make_job(workers=2))
     job.start_training()
     job.kill(0)
-    real = deciding.decide
+    real = core.decide
 
     def decide(state: Any, *rest: Any) -> Any:
         if state.subject.key == job.subject.key:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from celery import current_app
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from apps.incidents import wake
@@ -19,9 +20,9 @@ def test_lost_wake_up_is_not_tried_again_at_once(monkeypatch: pytest.MonkeyPatch
         if now < 1001.0:
             raise RedisTimeoutError("Timeout reading from socket")
 
-    monkeypatch.setattr(wake.current_app, "send_task", send_task)
+    monkeypatch.setattr(current_app, "send_task", send_task)
     monkeypatch.setattr(wake, "_quiet_until", 0.0)
-    monkeypatch.setattr(wake.time, "monotonic", lambda: now)
+    monkeypatch.setattr("apps.incidents.wake.time.monotonic", lambda: now)
     wake.wake_subjects([1, 2])
     assert tried == [1]
     wake.wake_actions([3])
