@@ -52,9 +52,7 @@ def kill_each(field: Field, *, seed: int = 1) -> dict[str, Any]:
     job_name = submit(field, named("kill-each"), max_retry=100)
     job = view.wait_training(field, field.namespace, job_name)
     for name in PROCESSES:
-        recover_once(
-            field, job, job_name, f"{name} killed", meanwhile=lambda name=name: field.stack.kill(name)
-        )
+        recover_once(field, job, job_name, f"{name} killed", meanwhile=partial(field.stack.kill, name))
         field.say(f"  {name} killed after the failure; counted once, training again")
     recover_once(field, job, job_name, "Redis flushed", meanwhile=lambda: flush_redis(field))
     field.say("  Redis flushed; counted once, training again")
