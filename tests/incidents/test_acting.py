@@ -84,6 +84,7 @@ def test_restart_is_done_when_every_agent_reports_its_new_process(stopped: Playe
     action.refresh_from_db()
     assert action.state == "done"
     assert stopped.retries() == (1, 1, 1)
+    assert stopped.job.attempts.get(n=1).remedy == "restart_process"
 
 
 def test_action_delivered_twice_runs_once(stopped: PlayedJob) -> None:
@@ -199,6 +200,7 @@ def test_stop_stores_log_tails_then_suspends_and_waits_for_the_pods(failed: Play
     acting.run_action(action_id=question.pk, cluster=no_cluster)
     incident = Incident.objects.get(pk=action.incident_id)
     assert (incident.state, incident.resolution) == ("resolved", "job_ended")
+    assert failed.job.attempts.get(n=1).remedy == "stop_job"
 
 
 def test_job_that_somebody_else_suspended_is_found(failed: PlayedJob) -> None:

@@ -30,7 +30,13 @@ from apps.incidents.services.progress import attempt_last_step
 from apps.incidents.services.state import present_incident
 from apps.jobs.models import Attempt, FailureCount, Incarnation, Job, Order, Run, Worker
 from recovery import decide as core
-from recovery.lifecycle import ENDED_ACTION_STATES, ActionState, IncidentState
+from recovery.lifecycle import (
+    ENDED_ACTION_STATES,
+    OPEN_ACTION_STATES,
+    ActionKind,
+    ActionState,
+    IncidentState,
+)
 from recovery.phases import TERMINAL_PHASES, JobState
 from recovery.serialize import to_plain
 from recovery.signals import EndCause, SignalKind, Use, WorkerKey
@@ -332,6 +338,7 @@ def _store_job(
     workers = {WorkerKey(row.role, row.index): row for row in job.workers.select_related("incarnation")}
     _store_incarnation_ends(decision, now)
     _store_attempts(job, before, after, decision, inbox, incident, workers, now)
+    _store_remedy(job, state, decision, after)
     _store_counts(job, decision, incident, workers, now)
     _store_phase_columns(job, before, after, decision, inbox, now)
     _store_workers(before, after, workers, inbox)
@@ -489,6 +496,20 @@ def _store_attempts(
             }
             if known:
                 Attempt.objects.filter(job=job, n=change.n).update(**known)
+
+
+def _store_remedy(job: Job, state: core.SubjectState, decision: core.Decision, after: JobState) -> None:
+    """What was done about the attempt that ended: the restart that began the next one, or the stop."""
+    begun = [change.begins for change in decision.attempts if change.begins is not None]
+    if begun:
+        remedies = [action.kind for action in state.actions if action.state in OPEN_ACTION_STATES]
+        ended = begun[0] - 1
+    else:
+        remedies = [wanted.kind for wanted in decision.actions if wanted.state is not ActionState.REFUSED]
+        ended = after.attempt
+    remedy = next((kind for kind in remedies if kind is not ActionKind.ASK_PERSON), None)
+    if remedy is not None:
+        Attempt.objects.filter(job=job, n=ended, ended_at__isnull=False).update(remedy=remedy)
 
 
 def _steps_told(inbox: tuple[CoreSignal, ...], attempt: int, before: JobState) -> list[int]:
