@@ -66,12 +66,18 @@ def _has_started(worker: WorkerState) -> bool:
 
 
 def settle_deadlines(draft: Draft) -> None:
-    """What was sent and not seen by its deadline has failed, and is said so."""
+    """What was sent and not seen, or tried in vain, until its deadline has failed, and is said so."""
     for action in draft.open_actions():
-        is_late = action.deadline is not None and draft.now >= action.deadline
-        if not is_late or action.state is not ActionState.VERIFYING:
+        if action.deadline is None or draft.now < action.deadline:
             continue
-        draft.change_action(action, ActionState.FAILED, "its effect was not seen by the deadline")
+        if action.state is ActionState.VERIFYING:
+            draft.change_action(action, ActionState.FAILED, "its effect was not seen by the deadline")
+        elif action.state is ActionState.READY:
+            draft.change_action(
+                action,
+                ActionState.FAILED,
+                f"tried {action.try_n} times until the deadline, never got through",
+            )
     failed = [
         draft.actions[change.uid]
         for change in draft.action_changes

@@ -75,7 +75,7 @@ def conclude(draft: Draft) -> None:
     _close_resolved(draft)
     _direct(draft)
     for action in draft.open_actions():
-        if action.state is ActionState.VERIFYING and action.deadline is not None:
+        if action.deadline is not None and action.state in (ActionState.VERIFYING, ActionState.READY):
             draft.look_at(action.deadline)
 
 

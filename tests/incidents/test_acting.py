@@ -231,6 +231,23 @@ def test_cluster_without_answer_is_tried_again_later(failed: PlayedJob) -> None:
     assert "connection refused" in action.tries.get(n=1).detail
 
 
+def test_stop_that_never_gets_through_ends_at_its_deadline_and_asks_a_person(failed: PlayedJob) -> None:
+    """R19: a failed action must not look in progress for ever."""
+    action = stop_of(failed)
+    away = FakeCluster(fails_next=ClusterUnavailable("connection refused"))
+    acting.run_action(action_id=action.pk, cluster=lambda: away)
+    Action.objects.filter(pk=action.pk).update(deadline_at=database_now() - timedelta(seconds=1))
+    due = ticking.find_due()
+    assert failed.subject.pk in due.subjects
+    failed.decide()
+    action.refresh_from_db()
+    assert action.state == "failed"
+    assert "never got through" in action.end_reason
+    incident = Incident.objects.get(pk=action.incident_id)
+    assert incident.state == "needs_person"
+    assert incident.actions.filter(kind="ask_person", state="ready").exists()
+
+
 def test_people_are_told_why_the_job_was_stopped(failed: PlayedJob) -> None:
     question = Action.objects.get(incident__job=failed.job, kind="ask_person")
     acting.run_action(action_id=question.pk, cluster=no_cluster)

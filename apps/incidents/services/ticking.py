@@ -85,12 +85,14 @@ def _guarded[T](part: Callable[[], T]) -> T | None:
 
 
 def _look_at_overdue(now: datetime) -> None:
-    """Let the subjects of sent actions whose deadline has passed be decided: the decision ends these.
+    """Let the subjects of actions whose deadline has passed be decided: the decision ends these.
 
     An executor sends between decisions, so that no decision may have asked to look at that deadline.
     A subject that is held is left for the next tick: its holder may sleep.
     """
-    overdue = Action.objects.filter(state=ActionState.VERIFYING, deadline_at__lte=now)
+    overdue = Action.objects.filter(
+        state__in=[ActionState.VERIFYING, ActionState.READY], deadline_at__lte=now
+    )
     subjects = list(overdue.values_list("incident__subject_id", flat=True).distinct()[:MAX_DUE])
     if not subjects:
         return
