@@ -58,9 +58,8 @@ def decide_subject(*, subject_id: int, policy: Policy | None = None) -> bool:
             _put_off(subject_id, error)
             return False
         crash_points.reach("decision_after_commit")
-        if not _is_due(
-            subject_id
-        ):  # after the commit, without the lock: closes the race with a wake-up that left
+        # After the commit, without the lock: closes the race with a wake-up that found it held and left.
+        if not _is_due(subject_id):
             return False
     return True
 
@@ -128,11 +127,8 @@ def _decide_held(held: Subject, policy: Policy) -> None:
     now = database_now()
     if held.next_look_at is not None and held.next_look_at <= now:
         _record_look(held, now)
-    rows = list(
-        Signal.objects.filter(inbox_entries__subject=held, inbox_entries__decision_n__isnull=True).order_by(
-            "id"
-        )[:MAX_INBOX]
-    )
+    undecided = Signal.objects.filter(inbox_entries__subject=held, inbox_entries__decision_n__isnull=True)
+    rows = list(undecided.order_by("id")[:MAX_INBOX])
     if not rows:
         return
     inbox = load_inbox(rows)
