@@ -26,13 +26,24 @@ EVERY_RUN = (
     "sleeping-watch",
 )
 LONG_RUN = ("random-moments",)
+PRODUCTION_RUN = ("kill-process", "max-retry")
 
 
 @pytest.fixture(scope="session")
 def drill_results(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What each drill measured or why it failed, by name; run once, in the order of EVERY_RUN."""
     names = EVERY_RUN + (LONG_RUN if request.config.getoption("--long") else ())
-    place = tmp_path_factory.mktemp("drills")
+    return run_drills(names, tmp_path_factory.mktemp("drills"))
+
+
+@pytest.fixture(scope="session")
+def production_results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """The same for PRODUCTION_RUN with production's waiting times: a few minutes each."""
+    return run_drills(PRODUCTION_RUN, tmp_path_factory.mktemp("production"), "--long")
+
+
+def run_drills(names: tuple[str, ...], place: Path, *options: str) -> dict[str, Any]:
+    """Run the drill program once; results by name, with its code and the end of what it printed."""
     results = place / "results.jsonl"
     output = place / "output.txt"
     # The drills have servers of their own: the test run's must not be taken.
@@ -43,7 +54,7 @@ def drill_results(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempP
     }
     with output.open("wb") as file:
         done = subprocess.run(
-            [sys.executable, "-m", "incidentdesk.drills", *names, "--json", str(results)],
+            [sys.executable, "-m", "incidentdesk.drills", *names, *options, "--json", str(results)],
             cwd=CHECKOUT,
             stdout=file,
             stderr=subprocess.STDOUT,

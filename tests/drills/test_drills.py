@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.drills.conftest import EVERY_RUN, LONG_RUN
+from tests.drills.conftest import EVERY_RUN, LONG_RUN, PRODUCTION_RUN
 
 pytestmark = [pytest.mark.drill, pytest.mark.timeout(3000)]
 
@@ -21,6 +21,15 @@ def test_drill_ends_well(name: str, drill_results: dict[str, Any]) -> None:
 @pytest.mark.parametrize("name", LONG_RUN)
 def test_long_drill_ends_well(name: str, drill_results: dict[str, Any]) -> None:
     assert drill_results[name]["ok"], f"{drill_results[name].get('failure')}\n{drill_results['_output']}"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", PRODUCTION_RUN)
+def test_drill_with_production_times_ends_well(name: str, production_results: dict[str, Any]) -> None:
+    assert name in production_results, production_results["_output"]
+    assert production_results[name]["ok"], (
+        f"{production_results[name].get('failure')}\n{production_results['_output']}"
+    )
 
 
 @pytest.mark.parametrize("name", ["kill-process", "pod-deleted"])
