@@ -31,9 +31,9 @@ document.addEventListener("keydown", (event) => {
   menu.querySelector("summary").focus();
 });
 
-// A dialog whose form was answered is done; the answer is the new page.
+// A dialog whose form was answered is done; the answer is the new page. (What only looks again leaves it alone, see live.js.)
 document.addEventListener("htmx:beforeSwap", (event) => {
-  if (event.detail.shouldSwap) document.querySelectorAll("#page dialog:modal").forEach((dialog) => dialog.close());
+  if (event.detail.shouldSwap && event.detail.requestConfig.verb !== "get") document.querySelectorAll("#page dialog:modal").forEach((dialog) => dialog.close());
 });
 
 // Messages move out of the page, so that the next refresh does not take them away.

@@ -125,6 +125,25 @@ def test_page_waits_while_a_dialog_is_open(reader: Reader, site: Site, incident:
     expect(reader.page.locator("main .head")).to_contain_text("needs a person")
 
 
+def test_dialog_opened_during_a_refresh_stays_open(reader: Reader, site: Site, incident: Incident) -> None:
+    reader.open(f"/incidents/{incident.pk}/")
+    held: list[Any] = []
+    reader.page.route(
+        f"**/incidents/{incident.pk}/",
+        lambda route: held.append(route) if route.request.headers.get("hx-request") else route.continue_(),
+    )
+    with reader.page.expect_request(f"**/incidents/{incident.pk}/"):
+        change(site, incident, state="needs_person")
+    reader.page.get_by_role("link", name="Resolve").click()
+    with reader.page.expect_response(f"**/incidents/{incident.pk}/"):
+        held.pop().continue_()
+    expect(reader.page.locator("[data-live]")).to_contain_text("waits: a menu is open")
+    expect(reader.page.get_by_role("textbox", name="Why")).to_be_visible()
+    reader.page.keyboard.press("Escape")
+    reader.page.unroute_all()
+    expect(reader.page.locator("main .head")).to_contain_text("needs a person")
+
+
 def test_page_waits_while_text_is_selected(reader: Reader, site: Site, incident: Incident) -> None:
     reader.open(f"/incidents/{incident.pk}/")
     reader.page.locator("h1").click(click_count=3)
