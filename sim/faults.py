@@ -261,7 +261,7 @@ def _restore(cluster: Cluster, values: Mapping[str, Any]) -> dict[str, Any]:
             if kubelet.is_silent:
                 kubelet.speak()
                 silent.append(kubelet.node_name)
-    what = f"{len(pods)} pods reach the desk again"
+    what = f"{len(pods)} pod{' reaches' if len(pods) == 1 else 's reach'} the desk again"
     if silent:
         what += f"; {', '.join(silent)} reports again"
     return {"what": what, "pods": pods, "nodes": silent, "at": at}

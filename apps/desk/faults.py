@@ -77,7 +77,7 @@ def break_something(request: DeskRequest, job_id: int) -> HttpResponseBase:
             target=str(job),
             reason=name,
         )
-        messages.success(request, f"{what} Watch what the desk does.")
+        messages.success(request, what if name == "restore" else f"{what} Watch what the desk does.")
     target = request.POST.get("next", "")
     if not url_has_allowed_host_and_scheme(target, allowed_hosts=None):
         target = reverse("desk:job_detail", args=[job.pk])

@@ -28,7 +28,7 @@ _EVIDENCE_ACTORS = ("agent", "watch", "hook")
 
 @dataclass(frozen=True, slots=True)
 class TimelineLine:
-    """One line: the event, its icon and tone, seconds since the one before, and how late it was known."""
+    """One line: the event, its look, seconds since the one before to two places, and how late it was known."""
 
     event: TimelineEvent
     icon: str
@@ -116,7 +116,7 @@ def timeline_lines(events: Sequence[TimelineEvent]) -> list[TimelineLine]:
                 icon=icon,
                 tone=tone,
                 who=who(event),
-                delta_seconds=(event.at - before).total_seconds() if before is not None else None,
+                delta_seconds=round((event.at - before).total_seconds(), 2) if before is not None else None,
                 late_seconds=late if late >= LATE_SECONDS else None,
                 text=event.text,
             )

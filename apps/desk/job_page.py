@@ -90,13 +90,14 @@ def worker_lines(workers: Sequence[Worker], job: Job) -> list[WorkerLine]:
         if worker.incarnation and worker.incarnation.step is not None
     ]
     first = max(steps, default=None)
+    is_over = job.phase in TERMINAL_PHASES
     lines = []
     for worker in workers:
         life = worker.incarnation
         step = life.step if life is not None else None
         behind = first - step if first is not None and step is not None else None
         is_silent = life is not None and life.is_silent and life.ended_at is None
-        mark = _worker_mark(worker, is_silent=is_silent)
+        mark = _worker_mark(worker, is_silent=is_silent, is_over=is_over)
         node = life.node_name if life is not None else ""
         lines.append(
             WorkerLine(
@@ -114,7 +115,7 @@ def worker_lines(workers: Sequence[Worker], job: Job) -> list[WorkerLine]:
                 or worker.inner_phase != usual_phase
                 or (behind is not None and behind > 2)
                 or life is None
-                or life.ended_at is not None,
+                or (life.ended_at is not None and not is_over),
                 title=_worker_title(worker, mark, node, step),
             )
         )
@@ -125,7 +126,7 @@ def _worker_title(worker: Worker, mark: Mark, node: str, step: int | None) -> st
     return f"{worker}: {mark.word}, {node or 'no node'}, step {number(step)}, {worker.retries} retries"
 
 
-def _worker_mark(worker: Worker, *, is_silent: bool) -> Mark:
+def _worker_mark(worker: Worker, *, is_silent: bool, is_over: bool) -> Mark:
     life = worker.incarnation
     if worker.must_exit:
         return Mark("must exit", "cross", "critical")
@@ -134,7 +135,7 @@ def _worker_mark(worker: Worker, *, is_silent: bool) -> Mark:
     if worker.is_finished:
         return Mark("finished", "check", "good")
     if life is not None and life.ended_at is not None:
-        return Mark("ended", "triangle", "critical")
+        return Mark("ended", "square", "quiet") if is_over else Mark("ended", "triangle", "critical")
     return mark_for("inner", worker.inner_phase)
 
 

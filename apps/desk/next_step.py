@@ -50,8 +50,8 @@ def next_step(incident: Incident, actions: list[Action], now: datetime) -> NextS
     if incident.state == IncidentState.WATCHING:
         steady_at = incident.state_since_at + timedelta(seconds=settings.TIMINGS["STEADY_SECONDS"])
         if steady_at > now:
-            return NextStep("steady", steady_at)
-        return NextStep(f"steady after {settings.TIMINGS['STEADY_STEPS']:.0f} steps")
+            return NextStep("trains again, steady", steady_at)
+        return NextStep(f"trains again, steady after {settings.TIMINGS['STEADY_STEPS']:.0f} steps")
     if incident.state == IncidentState.RECOVERING:
         return NextStep("every worker steps again")
     if incident.state == IncidentState.SUSPECTED:

@@ -118,7 +118,11 @@ def _lost(incident: Incident, recovery: RecoveryTimeline) -> list[Fact]:
 
 def _budget(incident: Incident) -> list[Fact]:
     job = incident.job
-    return [Fact(f"{job.recover_count} of {job.max_retry}", "failures used")] if job is not None else []
+    return (
+        [Fact(f"{job.recover_count} of {job.max_retry}", "failures the job has used by now")]
+        if job is not None
+        else []
+    )
 
 
 def _processes(incident: Incident, recovery: RecoveryTimeline) -> list[Fact]:
@@ -134,7 +138,8 @@ def _processes(incident: Incident, recovery: RecoveryTimeline) -> list[Fact]:
             if agent is not None and worker in recovery.untouched
             else ""
         )
-        others = f"; {number(len(changed) - 1)} others likewise" if len(changed) > 1 else ""
+        rest = len(changed) - 1
+        others = f"; {number(rest)} other{'s' if rest > 1 else ''} likewise" if rest else ""
         pids = f"{recovery.pids_before[worker][0]} → {recovery.pids_after[worker]}"
         facts.append(Fact(pids, f"process of {worker}{kept}{others}"))
     if recovery.checks_seconds is not None:

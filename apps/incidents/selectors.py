@@ -196,8 +196,9 @@ def stage_events(incident: Incident, limit: int = 12_000) -> list[timeline.Event
 
 
 def last_decision(incident: Incident) -> Decision | None:
-    """The newest decision that touched the incident."""
-    return Decision.objects.filter(incident=incident).defer("state_before").order_by("-n").first()
+    """The newest decision that changed something about the incident."""
+    decisions = Decision.objects.filter(incident=incident).exclude(rule="none")
+    return decisions.defer("state_before").order_by("-n").first()
 
 
 def decisions_of(incident: Incident, *, before: int | None = None, limit: int = 50) -> list[Decision]:

@@ -363,7 +363,7 @@ def run_demo(arguments: list[str]) -> int:
         stack,
         lambda: (
             f"{stack.greeting.rstrip()}\n"
-            "Break something: open a job's page and press “Break something”, or in another terminal:\n"
+            "Break something: press a red button on the overview or a job's page, or in another terminal:\n"
             f"  .venv/bin/python -m sim fault kill-process --dir {_shown(stack.cluster)}"
             f" --job {DEMO_JOBS[0][0]} --index 1\n"
             "Ctrl-C ends everything; the data stay for the next start."

@@ -45,6 +45,13 @@ def test_button_breaks_the_job_and_says_what_was_done(operator: Client, asked: l
     assert AuditEntry.objects.get(verb="inject_fault").actor == "mei.lin"
 
 
+def test_restoring_breaks_nothing_that_could_be_watched(operator: Client, asked: list[Any]) -> None:
+    address = f"/jobs/{job('asr-large').pk}/break/"
+    page = text_of(operator.post(address, {"fault": "restore"}, follow=True))
+    assert "Killed rank 1 (pid 4130)." in page
+    assert "Watch what the desk does." not in page
+
+
 @pytest.mark.parametrize(
     ("error", "said"),
     [

@@ -165,13 +165,20 @@ def test_job_filter_names_its_job(operator: Client) -> None:
     assert Incident.objects.filter(id__in=rows(response.content.decode()), job=wanted).count() == 1
 
 
+def test_column_says_outcome_where_nothing_comes_next(operator: Client) -> None:
+    ended = operator.get("/incidents/?tab=resolved").content.decode()
+    assert ">Outcome</th>" in ended
+    assert ">Next</th>" not in ended
+    assert ">Next</th>" in operator.get("/incidents/?tab=all").content.decode()
+
+
 def test_next_step_is_said_for_each_state(operator: Client) -> None:
     text = text_of(operator.get("/incidents/?tab=all"))
     for said in (
         "a person decides",
         "restart process in 29 min",
         "restart process: sent, waits to be seen",
-        "steady after 5 steps",
+        "trains again, steady after 5 steps",
         "a second witness",
     ):
         assert said in text

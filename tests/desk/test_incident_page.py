@@ -119,6 +119,18 @@ def test_late_and_different_lines_do_not_join() -> None:
 
 
 @pytest.mark.django_db
+def test_delta_is_no_finer_than_a_hundredth_of_a_second() -> None:
+    start = database_now()
+    lines = timeline_lines(
+        [
+            event(n, 0, text=text, at=start + timedelta(milliseconds=ms))
+            for n, ms, text in ((1, 0, "a"), (2, 3, "b"), (3, 62, "c"))
+        ]
+    )
+    assert [line.delta_seconds for line in lines] == [0.06, 0.0, None]
+
+
+@pytest.mark.django_db
 def test_delta_reaches_to_what_happened_before_not_to_what_was_numbered_before() -> None:
     lines = timeline_lines([event(1, 10, text="b"), event(2, 4, text="a"), event(3, 12, text="c")])
     assert [(line.event.n, line.delta_seconds) for line in lines] == [(3, 2.0), (1, 6.0), (2, None)]

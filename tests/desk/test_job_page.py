@@ -193,3 +193,15 @@ def test_list_filters(operator: Client, query: str, names: set[str]) -> None:
     html = operator.get(f"/jobs/?{query}").content.decode()
     ids = re.findall(r'<tr id="job-(\d+)"', html)
     assert set(Job.objects.filter(id__in=ids).values_list("name", flat=True)) == names
+
+
+def test_workers_of_a_job_that_is_over_are_no_alarm(operator: Client) -> None:
+    llm = job("llm-70b-pretrain")
+    Incarnation.objects.filter(worker__job=llm).update(ended_at=database_now(), end_cause="ordered")
+    alive = operator.get(f"/jobs/{llm.pk}/").content.decode()
+    assert "worker--critical" in alive or "cell--critical" in alive
+    Job.objects.filter(pk=llm.pk).update(phase="Stopped", ended_at=database_now())
+    over = operator.get(f"/jobs/{llm.pk}/").content.decode()
+    assert "worker--critical" not in over
+    assert "cell--critical" not in over
+    assert "ended" in over

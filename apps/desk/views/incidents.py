@@ -66,6 +66,7 @@ def incident_list(request: DeskRequest) -> HttpResponseBase:
             "topics": "incident",
             "wanted": wanted,
             "page": found,
+            "next_word": "Outcome" if wanted.tab == "resolved" else "Next",
             "rows": [
                 (
                     row,
