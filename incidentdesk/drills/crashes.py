@@ -89,7 +89,8 @@ def sleeping_executor(field: Field, *, seed: int = 1) -> dict[str, Any]:
         armed = field.arm(point, "stop")
         field.cluster.fault("kill-process", namespace=field.namespace, job=job_name, index=0)
         sleeper = wait_for(f"an executor to sleep at {point}", partial(field.taken, point), seconds=30)
-        action = wait_for("another executor to stop the job", partial(stopped_by_another, job), seconds=60)
+        action = wait_for("another executor to do it", partial(done_by_another, job, sleeper), seconds=60)
+        wait_for("the job to be stopped", partial(view.has_stopped, job), seconds=60)
         os.kill(sleeper, signal.SIGCONT)
         first = wait_for("the sleeper's own try to end", partial(ended_try, action), seconds=30)
         writes = [row for row in field.cluster.audit() if is_desk_write(row, job_name) and was_done(row)]
@@ -153,9 +154,10 @@ def recover_once(
     expect(attempt == before.attempt + 1, f"{what}: attempt {attempt} instead of {before.attempt + 1}")
 
 
-def stopped_by_another(job: Job) -> Action | None:
-    """The stop that a second try carried out, or None."""
-    return Action.objects.filter(incident__job=job, kind="stop_job", state="done", try_n__gt=1).first()
+def done_by_another(job: Job, sleeper: int) -> Action | None:
+    """The action that the sleeper had claimed, once another try carried it out; None until then."""
+    asleep = Action.objects.filter(incident__job=job, tries__n=1, tries__worker_name__endswith=f":{sleeper}")
+    return asleep.filter(state="done", try_n__gt=1).first()
 
 
 def ended_try(action: Action) -> ActionTry | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from apps.incidents.models import Decision, Incident, TimelineEvent
+from apps.incidents.models import Action, Decision, Incident, TimelineEvent
 from apps.jobs.models import Attempt, FailureCount, Job, Order, Worker
 from incidentdesk.drills.field import DrillFailed, Field, wait_for
 from recovery.lifecycle import OPEN_INCIDENT_STATES
@@ -74,6 +74,11 @@ def has_stepped(job: Job, n: int) -> Attempt | None:
     """Attempt ``n`` once it did its first step."""
     found = attempt(job, n)
     return found if found is not None and found.first_step_at is not None else None
+
+
+def has_stopped(job: Job) -> bool:
+    """Whether the stop of the job was seen to have its effect."""
+    return Action.objects.filter(incident__job=job, kind="stop_job", state="done").exists()
 
 
 def order_phases(job: Job, *, after: int = 0) -> list[str]:
