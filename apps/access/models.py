@@ -58,6 +58,11 @@ class Cluster(models.Model):
     def __str__(self) -> str:
         return self.slug
 
+    @property
+    def is_retired(self) -> bool:
+        """Whether it is gone and has given its slug up: then the slug ends with the start of its uid."""
+        return self.slug.endswith(self.system_uid[:8])
+
 
 class NamespaceMap(models.Model):
     """(cluster, namespace pattern) -> tenant; ``*`` matches any run of characters, most exact wins."""

@@ -96,7 +96,7 @@ def worker_lines(workers: Sequence[Worker], job: Job) -> list[WorkerLine]:
         life = worker.incarnation
         step = life.step if life is not None else None
         behind = first - step if first is not None and step is not None else None
-        is_silent = life is not None and life.is_silent and life.ended_at is None
+        is_silent = life is not None and life.is_silent and life.ended_at is None and not is_over
         mark = _worker_mark(worker, is_silent=is_silent, is_over=is_over)
         node = life.node_name if life is not None else ""
         lines.append(
@@ -134,8 +134,10 @@ def _worker_mark(worker: Worker, *, is_silent: bool, is_over: bool) -> Mark:
         return Mark("silent", "ring", "warn")
     if worker.is_finished:
         return Mark("finished", "check", "good")
+    if is_over:
+        return Mark("ended", "square", "quiet")
     if life is not None and life.ended_at is not None:
-        return Mark("ended", "square", "quiet") if is_over else Mark("ended", "triangle", "critical")
+        return Mark("ended", "triangle", "critical")
     return mark_for("inner", worker.inner_phase)
 
 

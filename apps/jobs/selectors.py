@@ -335,8 +335,10 @@ class AgentsHeard:
 
 
 def agents_heard(tenant_ids: Sequence[int] | None, cluster_id: int | None = None) -> AgentsHeard:
-    """Count the agents that should be heard (enrolled, alive) of these tenants, in one cluster or all."""
-    alive = Incarnation.objects.filter(ended_at__isnull=True, last_seen_at__isnull=False).exclude(nonce="")
+    """Count the agents that should be heard (enrolled, alive, job not gone) of these tenants, in one cluster or all."""
+    alive = Incarnation.objects.filter(
+        ended_at__isnull=True, last_seen_at__isnull=False, worker__job__gone_at__isnull=True
+    ).exclude(nonce="")
     if tenant_ids is not None:
         alive = alive.filter(tenant__in=tenant_ids)
     if cluster_id is not None:

@@ -11,6 +11,9 @@ from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
+from apps.access.models import Cluster
+from apps.incidents.services.retiring import retire_cluster
+from apps.jobs.models import Incarnation
 from apps.nodes.models import Machine
 from tests.desk.conftest import incident_of, job, text_of
 
@@ -121,6 +124,16 @@ def test_zone_stands_in_every_head_with_a_time_column(operator: Client) -> None:
             head, _, body = table.partition("</thead>")
             if 'data-absolute="' in body and re.search(r"<time[^>]*>\d\d:\d\d", body):
                 assert re.search(r"CES?T", head), head
+
+
+def test_cluster_that_is_retired_is_no_source_and_its_agents_are_not_missed(operator: Client) -> None:
+    gone = Cluster.objects.get(slug="west-1")
+    Incarnation.objects.filter(worker__job__cluster=gone).update(is_silent=True)
+    assert "Watch of west-1" in text_of(operator.get("/"))
+    retire_cluster(cluster_id=gone.pk, actor_kind="desk", actor="setup", reason="replaced")
+    text = text_of(operator.get("/"))
+    assert "Watch of west-1" not in text
+    assert "no agent enrolled" in text
 
 
 def test_overview_of_one_cluster_leaves_the_others_out(operator: Client) -> None:

@@ -107,8 +107,9 @@ def _nodes(machines: Any) -> dict[str, Any]:
 
 
 def _sources(scope: Any, now: Any) -> dict[str, Any]:
-    by_cluster: dict[Cluster, list[WatchState]] = {cluster: [] for cluster in scope.chosen_clusters}
-    for row in nodes.watch_states(cluster.pk for cluster in scope.chosen_clusters):
+    watched = [cluster for cluster in scope.chosen_clusters if not cluster.is_retired]
+    by_cluster: dict[Cluster, list[WatchState]] = {cluster: [] for cluster in watched}
+    for row in nodes.watch_states(cluster.pk for cluster in watched):
         by_cluster[row.cluster].append(row)
     return {
         "watches": [_watch_line(cluster, rows, now) for cluster, rows in by_cluster.items()],

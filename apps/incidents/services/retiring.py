@@ -52,9 +52,8 @@ def retire_cluster(*, cluster_id: int, actor_kind: str, actor: str, reason: str)
     Job.objects.filter(pk__in=subjects).update(gone_at=now)
     for job in jobs:
         feed.publish(tenant_id=job.tenant_id, topic="job", key=job.pk, now=now)
-    suffix = cluster.system_uid[:8]
-    if not cluster.slug.endswith(suffix):
-        before = cluster.slug
+    if not cluster.is_retired:
+        before, suffix = cluster.slug, cluster.system_uid[:8]
         cluster.slug = f"{cluster.slug[: 62 - len(suffix)]}-{suffix}"
         cluster.name = f"{cluster.name[:180]} (gone)"
         cluster.save(update_fields=["slug", "name"])
