@@ -449,8 +449,13 @@ def test_connections_that_a_restart_left_dead_are_not_handed_out() -> None:
         async with desk.database.connection(), desk.database.connection():
             pass  # two in the pool
         await in_thread(end_all)
-        for _ in range(3):
-            assert (await desk.ask(life)).status == 200
+        deadline = time.monotonic() + 30
+        answers: list[int] = []
+        while answers[-3:] != [200, 200, 200]:
+            assert time.monotonic() < deadline, answers
+            answers.append((await desk.ask(life)).status)
+        # While new ones are made, "ask again" may be the answer; a dead one is never handed out.
+        assert set(answers) <= {200, 503}
 
     run(test)
 

@@ -176,6 +176,7 @@ def test_only_the_latest_start_of_a_rank_joins_the_world(world: World) -> None:
     until(lambda: "joining" in text_of(first), "the earlier start waits")
     leader = world.start(0, 3, "--steps", "400")
     second = world.start(1, 3, "--steps", "400")
+    until(lambda: "joining" in text_of(second), "the latest start joins before the world is whole")
     last = world.start(2, 3, "--steps", "400")
 
     until(lambda: 3 in losses(leader), "steps")
