@@ -46,6 +46,7 @@ from recovery.records import (
     SubjectState,
     TimelineEntry,
 )
+from recovery.rules import ends
 from recovery.signals import EndCause, Signal, Source, Use, WorkerKey
 
 _ACTORS = {
@@ -303,6 +304,25 @@ class Draft:
         """Evidence joins; the verdict is judged anew."""
         self.facts.append(fact)
         self.is_evidence_new = True
+
+    def was_only_seen_replaced(self, signal: Signal, end: Fact) -> bool:
+        """Whether an end is of the very life whose successor was the first that we heard of it."""
+        view = self.lives.view(signal)
+        if view is None or end.attempt != self.failed_attempt or end.attempt not in view.attempts:
+            return False
+        return any(
+            fact.rule == ends.BY_CAUSE[EndCause.REPLACED].id
+            and fact.role is Role.CAUSE
+            and (fact.worker, fact.attempt) == (end.worker, end.attempt)
+            for fact in self.facts
+        )
+
+    def retitle(self, fact: Fact) -> None:
+        """Name the open incident after what is known by now, unless its title tells of a stop."""
+        verdict = self.judge()
+        is_stopping = self.job.is_terminal or self.is_wanted(ActionKind.STOP_JOB)
+        if self.incident.is_open and not is_stopping and verdict.rule == fact.rule:
+            self.incident.set(title=verdict.reason)
 
     # What moves.
 

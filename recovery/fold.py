@@ -415,8 +415,11 @@ def _late(draft: Draft, signal: Signal, key: WorkerKey, use: Use, reason: str) -
         is_of_attempt = not came_before(signal, draft.attempt, draft.policy.late_uncertainty_seconds)
     attempt = draft.job.attempt if is_of_attempt else draft.job.attempt - 1
     fact = evidence.fact_of_end(signal, worker=key, node=draft.lives.node(key, signal), attempt=attempt)
-    role = fact.role if signal.kind is SignalKind.ERROR else Role.CONTEXT
+    tells_why = signal.kind is SignalKind.INCARNATION_ENDED and draft.was_only_seen_replaced(signal, fact)
+    role = fact.role if tells_why or signal.kind is SignalKind.ERROR else Role.CONTEXT
     _join(draft, signal, attempt, role, fact.text, like=fact)
+    if tells_why:
+        draft.retitle(fact)
 
 
 def _join(

@@ -104,6 +104,7 @@ _WHAT_IS_SO = {
     "process_terminated": "Process is gone",
     "bad_command": "Command ended at once",
     "hang": "Training hung and is stopped",
+    "out_of_memory": "A container ran out of memory, now all workers are there",
     "unknown": "The cause is not known",
 }
 
@@ -111,6 +112,8 @@ _WHAT_IS_SO = {
 def _restart_in_place(situation: Situation, policy: Policy, seed: str) -> Choice:
     clean = f"quick checks are clean on {situation.checks_clean} of {situation.workers} workers"
     notes = ["not fully checked"]
+    if situation.category == "out_of_memory":
+        notes.append("the same may come again: nothing gave it more memory")
     if situation.silent:
         notes.append(f"{', '.join(situation.silent)} did not confirm the stop in time")
     if situation.checks_failed:

@@ -7,7 +7,12 @@ from datetime import timedelta
 
 import pytest
 from django.db import transaction
+from django.test import Client
+from django.urls import reverse
 
+from adapters.facts import Change, JobFact
+from apps.access.clock import database_now
+from apps.access.models import Cluster
 from apps.incidents.models import Action, Decision, InboxEntry, Incident, Signal
 from apps.incidents.policy import current_policy
 from apps.incidents.services.acting import run_action
@@ -17,9 +22,10 @@ from apps.incidents.services.signals import UNHURRIED_SECONDS
 from apps.incidents.services.ticking import find_due
 from apps.jobs.models import Attempt, FailureCount, Incarnation, Job, Order, Run, Worker
 from apps.jobs.services.checkpoints import record_checkpoint
+from apps.jobs.services.importing import import_jobs, review_protection
 from recovery.errors import InvalidTransition
 from recovery.signals import SignalKind, Source
-from tests import factories
+from tests import factories, facts
 from tests.factories import CLEAN, PlayedJob
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -388,3 +394,292 @@ def test_barrier_holds_also_when_all_of_it_is_decided_at_once(training: PlayedJo
 
 def last_sequence(job: Job, index: int) -> int:
     return Worker.objects.get(job=job, index=index).last_sequence
+
+
+def go_on(job: PlayedJob) -> Action:
+    """The restart that the ladder chose is carried out, and every rank steps."""
+    action = Action.objects.get(incident__job=job.job, kind="restart_process", state="ready")
+    Action.objects.filter(pk=action.pk).update(not_before_at=None)
+    run_action(action_id=action.pk, cluster=lambda: pytest.fail("a restart needs no cluster"))
+    job.begin_attempt()
+    action.refresh_from_db()
+    assert action.state == "done"
+    return action
+
+
+def come_back(job: PlayedJob, index: int) -> None:
+    """The others have stopped; a successor enrols, passes its boot check, and all confirm the stop."""
+    for other in job.lives:
+        if other != index:
+            job.say(other, SignalKind.ACK, "troubleshoot", {"checks": CLEAN, "stopped": {"seconds": 0.1}})
+    job.enrol(index)
+    job.decide()
+    job.say(index, SignalKind.ACK, "bootcheck", {"checks": CLEAN, "environment": {}})
+    job.decide()
+    assert job.fresh().phase == "Troubleshooting"
+    job.everyone(SignalKind.ACK, "troubleshoot", {"checks": CLEAN, "stopped": {"seconds": 0.1}})
+
+
+OUT_OF_MEMORY = {"cause": "out_of_memory", "exit_code": 137, "signal": 9, "reason": "OOMKilled"}
+
+
+def test_container_out_of_memory_counts_once_and_promises_nothing(training: PlayedJob) -> None:
+    old = training.lives[1]
+    training.end(old, **OUT_OF_MEMORY)
+    training.decide()
+    training.end(old, source=Source.HOOK, **OUT_OF_MEMORY)
+    training.decide()
+    assert training.fresh().phase == "Restarting"
+    assert training.retries() == (0, 1, 0)
+    assert FailureCount.objects.get(job=training.job).cause == "out_of_memory"
+    incident = Incident.objects.get(job=training.job)
+    assert incident.title == "Container of worker 1 ran out of memory on node-1"
+    assert incident.verdict["category"] == "out_of_memory"
+    come_back(training, 1)
+    assert training.retries() == (0, 1, 0)
+    why = Action.objects.get(incident=incident, kind="restart_process").why
+    assert why.startswith("A container ran out of memory")
+    assert "the same may come again" in why
+    go_on(training)
+    job = training.fresh()
+    assert (job.phase, job.attempt, job.recover_count) == ("RunCommand", 2, 1)
+    assert training.retries() == (1, 1, 1)
+
+
+def test_out_of_memory_is_said_although_the_successor_came_first(training: PlayedJob) -> None:
+    """The kubelet starts the container again before the watch tells why the last life of it ended."""
+    Attempt.objects.filter(job=training.job).update(started_at=training.now() - timedelta(minutes=5))
+    old = training.lives[1]
+    ended_at = training.now()
+    training.enrol(1, pod_uid=old.pod_uid, restart_count=1)
+    training.decide()
+    training.end(old, seen_at=ended_at, **OUT_OF_MEMORY)
+    training.decide()
+    assert training.fresh().phase == "Restarting"
+    assert training.retries() == (0, 1, 0)
+    assert FailureCount.objects.filter(job=training.job).count() == 1
+    incident = Incident.objects.get(job=training.job)
+    assert incident.verdict["category"] == "out_of_memory"
+    assert "ran out of memory" in incident.title
+
+
+def test_process_killed_then_another_pod_ends_in_one_attempt(training: PlayedJob) -> None:
+    training.kill(0)
+    training.decide()
+    assert training.fresh().phase == "Troubleshooting"
+    training.end(training.lives[2], cause="crashed", exit_code=1)
+    training.decide()
+    assert training.fresh().phase == "Restarting"
+    assert training.retries() == (1, 0, 0)
+    come_back(training, 2)
+    assert training.retries() == (1, 0, 0)
+    go_on(training)
+    job = training.fresh()
+    assert (job.phase, job.attempt, job.recover_count) == ("RunCommand", 2, 1)
+    assert training.retries() == (1, 1, 1)
+    assert FailureCount.objects.get(job=job).worker.index == 0
+    incident = Incident.objects.get(job=job)
+    assert (incident.verdict["category"], incident.verdict["worker"]) == ("process_killed", "worker 0")
+    assert Attempt.objects.filter(job=job, is_counted=True).count() == 1
+
+
+def test_error_of_a_boot_check_sends_the_worker_away_and_asks() -> None:
+    job = PlayedJob(factories.make_job(workers=2, max_retry=2))
+    for index in range(2):
+        job.enrol(index)
+    job.decide()
+    assert job.fresh().phase == "BootChecking"
+    job.say(0, SignalKind.ACK, "bootcheck", {"checks": CLEAN, "environment": {}})
+    failed = {"check": "gpu", "result": "fail", "detail": "device 3 does not answer", "seconds": 0.2}
+    job.say(1, SignalKind.ERROR, "bootcheck", {"exit_code": 1, "checks": [failed]})
+    job.decide()
+    assert job.fresh().phase == "BootChecking"
+    assert Worker.objects.get(job=job.job, index=1).must_exit
+    assert job.retries() == (0, 0)
+    order = job.order()
+    assert order is not None
+    assert (order.targets, order.content["exit"]) == (["worker/1"], True)
+    incident = Incident.objects.get(job=job.job)
+    assert "device 3 does not answer" in incident.title
+    assert incident.rung == "L3"
+    hold = Action.objects.get(incident=incident, kind="hold_node")
+    assert (hold.state, hold.refused_because, hold.target) == ("refused", "remedy not installed", "node-1")
+    question = Action.objects.get(incident=incident, kind="ask_person")
+    assert "isolation is not installed" in question.why
+    job.end(job.lives[1], cause="crashed", exit_code=1)
+    job.decide()
+    assert job.fresh().phase == "Restarting"
+    job.enrol(1)
+    job.decide()
+    assert not Worker.objects.get(job=job.job, index=1).must_exit
+    job.say(1, SignalKind.ACK, "bootcheck", {"checks": CLEAN, "environment": {}})
+    job.decide()
+    assert job.fresh().phase == "Troubleshooting"
+    job.everyone(SignalKind.ACK, "troubleshoot", {"checks": CLEAN, "stopped": {"seconds": 0.0}})
+    go_on(job)
+    assert job.fresh().phase == "RunCommand"
+    assert job.retries() == (0, 0)
+    assert not FailureCount.objects.filter(job=job.job).exists()
+
+
+def test_error_with_exit_code_zero_is_a_failure_of_unknown_cause(training: PlayedJob) -> None:
+    """No agent of ours says so; whoever does has no process any more, and it said Error."""
+    told = training.say(1, SignalKind.ERROR, "command", {"exit_code": 0, "pid": 101, "step": 30})
+    training.decide()
+    assert training.fresh().phase == "Troubleshooting"
+    assert training.retries() == (0, 1, 0)
+    assert InboxEntry.objects.get(signal_id=told.signal_id).use == "used"
+    incident = Incident.objects.get(job=training.job)
+    assert incident.verdict["category"] == "unknown"
+    assert "exit code 0" in incident.title
+    training.everyone(SignalKind.ACK, "troubleshoot", {"checks": CLEAN, "stopped": {"seconds": 0.1}})
+    assert "The cause is not known" in go_on(training).why
+    assert training.fresh().phase == "RunCommand"
+
+
+def test_all_agents_silent_then_back_moves_nothing(training: PlayedJob) -> None:
+    long_ago = training.now() - timedelta(hours=1)
+    Incarnation.objects.filter(worker__job=training.job).update(last_seen_at=long_ago)
+    assert training.subject.pk in find_due().subjects
+    training.decide()
+    Incarnation.objects.filter(worker__job=training.job).update(last_seen_at=training.now())
+    assert training.subject.pk in find_due().subjects
+    training.decide()
+    told = Signal.objects.filter(inbox_entries__subject=training.subject)
+    assert told.filter(kind="agent_silent").count() == 3
+    assert told.filter(kind="agent_back").count() == 3
+    job = training.fresh()
+    assert (job.phase, job.attempt, training.retries()) == ("RunCommand", 1, (0, 0, 0))
+    assert not FailureCount.objects.filter(job=job).exists()
+    assert not Incident.objects.filter(job=job).exists()
+    assert not Incarnation.objects.filter(worker__job=job, is_silent=True).exists()
+
+
+def take(cluster: Cluster, *changes: Change[JobFact]) -> None:
+    """The watch sees jobs: rows, and their news as signals, decided."""
+    for news in import_jobs(cluster=cluster, changes=changes, namespaces={}, now=database_now()).news:
+        played = PlayedJob(news.job)
+        played.record(news.kind, Source.WATCH, news.source_key, news.body, seen_at=news.seen_at)
+        played.decide()
+
+
+def test_same_name_with_a_new_uid_is_a_new_job() -> None:
+    cluster = factories.make_cluster()
+    take(cluster, facts.added(facts.make_job_fact(uid="uid-one")))
+    old = PlayedJob(Job.objects.get(owner_uid="uid-one"))
+    for index in range(3):
+        old.enrol(index)
+    old.decide()
+    old.everyone(SignalKind.ACK, "bootcheck", {"checks": CLEAN, "environment": {}})
+    old.begin_attempt()
+    old.kill(0)
+    old.decide()
+    assert old.retries() == (1, 0, 0)
+    again = facts.make_job_fact(uid="uid-two", resource_version="50")
+    take(cluster, facts.deleted(facts.make_job_fact(uid="uid-one")), facts.added(again))
+    new = PlayedJob(Job.objects.get(owner_uid="uid-two"))
+    assert new.job.lineage_id == old.job.pk
+    assert (new.job.phase, new.job.attempt, new.retries()) == ("Pending", 0, (0, 0, 0))
+    gone = old.fresh()
+    assert gone.phase == "Stopped"
+    assert gone.gone_at is not None
+    assert not Incident.objects.filter(job=gone).exclude(state="resolved").exists()
+    assert not Incident.objects.filter(job=new.job).exists()
+    for life in old.lives.values():
+        old.end(life, cause="deleted")
+        old.decide()
+    assert old.retries() == (1, 0, 0)
+    for index in range(3):
+        new.enrol(index)
+    new.decide()
+    new.everyone(SignalKind.ACK, "bootcheck", {"checks": CLEAN, "environment": {}})
+    new.begin_attempt()
+    assert (new.fresh().phase, new.fresh().attempt) == ("RunCommand", 1)
+
+
+def test_armed_while_it_trains_without_all_agents(client: Client) -> None:
+    """One agent never came: it is protected from the next start on, and its page says so."""
+    cluster = factories.make_cluster(mode="observe")
+    fields = {
+        "annotations": {"protect": "true"},
+        "protection_reason": f"cluster {cluster.slug} is in observe",
+    }
+    job = PlayedJob(factories.make_job(workers=2, cluster=cluster, is_protected=False, **fields))
+    job.enrol(0)
+    watch(job, SignalKind.WORLD_RUNNING, 1)
+    job.decide()
+    assert job.fresh().phase == "RunCommand"
+    cluster.mode = "auto"
+    cluster.save(update_fields=["mode"])
+    for news in review_protection(cluster=cluster, namespaces={}, now=database_now()):
+        job.record(news.kind, Source.WATCH, news.source_key, news.body, seen_at=news.seen_at)
+    job.decide()
+    fresh = job.fresh()
+    assert (fresh.is_protected, fresh.is_protection_due, fresh.phase) == (False, True, "RunCommand")
+    client.force_login(factories.make_user(tenant=fresh.tenant))
+    address = reverse("desk:job_detail", args=[fresh.pk])
+    assert "protected from its next start on" in client.get(address).content.decode()
+    job.end(job.lives[0], cause="crashed", exit_code=1)
+    job.decide()
+    assert job.retries() == (0, 0)
+    action = Action.objects.get(incident__job=fresh)
+    assert (action.state, action.refused_because) == (
+        "refused",
+        "the job runs unprotected until its next start",
+    )
+    for index in range(2):
+        job.enrol(index)
+    job.decide()
+    assert job.fresh().phase == "BootChecking"
+    job.everyone(SignalKind.ACK, "bootcheck", {"checks": CLEAN, "environment": {}})
+    job.begin_attempt()
+    fresh = job.fresh()
+    assert (fresh.phase, fresh.is_protected, fresh.is_protection_due) == ("RunCommand", True, False)
+    assert "protected from its next start on" not in client.get(address).content.decode()
+    job.kill(1)
+    job.decide()
+    assert (job.fresh().phase, job.retries()) == ("Troubleshooting", (0, 1))
+
+
+def test_disarmed_while_all_stand_still(training: PlayedJob) -> None:
+    """The restart that waits is refused with the reason, and agents are told to run by themselves."""
+    training.kill(0)
+    training.decide()
+    training.everyone(SignalKind.ACK, "troubleshoot", {"checks": CLEAN, "stopped": {"seconds": 0.1}})
+    action = Action.objects.get(incident__job=training.job, kind="restart_process", state="ready")
+    Action.objects.filter(pk=action.pk).update(not_before_at=None)
+    cluster = training.job.cluster
+    cluster.mode = "observe"
+    cluster.save(update_fields=["mode"])
+    before = training.order()
+    run_action(action_id=action.pk, cluster=lambda: pytest.fail("the cluster was touched in observe"))
+    action.refresh_from_db()
+    assert (action.state, action.try_n, action.end_reason) == ("refused", 0, "cluster is in observe")
+    assert training.order() == before
+    job = training.fresh()
+    assert job.directive == "run_unprotected"
+    for index in range(3):
+        training.say(index, SignalKind.MARK, "command", {"mark": "first_step", "step": 31})
+    training.decide()
+    assert training.fresh().phase == "RunCommand"
+    assert training.retries() == (1, 1, 1)
+
+
+def test_limit_lowered_then_raised_again(training: PlayedJob) -> None:
+    recover_in_place(training, 0)
+    recover_in_place(training, 1)
+    watch(training, SignalKind.MAX_RETRY_CHANGED, 5, max_retry=0)
+    training.decide()
+    assert (training.fresh().phase, training.fresh().recover_count) == ("RunCommand", 1)
+    watch(training, SignalKind.MAX_RETRY_CHANGED, 6, max_retry=5)
+    training.decide()
+    job = training.fresh()
+    assert (job.max_retry, job.recover_count, training.retries()) == (5, 2, (2, 2, 2))
+    training.kill(2)
+    training.decide()
+    job = training.fresh()
+    assert (job.phase, training.retries()) == ("Troubleshooting", (2, 2, 3))
+    training.everyone(SignalKind.ACK, "troubleshoot", {"checks": CLEAN, "stopped": {"seconds": 0.1}})
+    go_on(training)
+    job = training.fresh()
+    assert (job.phase, job.recover_count, training.retries()) == ("RunCommand", 3, (3, 3, 3))
