@@ -37,23 +37,17 @@ def pytest_configure(config: pytest.Config) -> None:
         _servers.start()
 
 
-# What takes longest, as groups of folders that one worker of xdist takes whole; begun first, so that the end is even.
-_LONG_GROUPS = ("drills", "browser")
+_LONGEST_FIRST = ("drills", "browser")  # folders
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Skip what is long unless asked for; with several workers, keep the tests of a file together."""
+    """Skip what is long unless asked for; with several workers begin with what takes longest."""
     if not config.getoption("--long"):
         for item in items:
             if item.get_closest_marker("long"):
                 item.add_marker(pytest.mark.skip(reason="only with --long"))
-    for item in items:
-        if _folder(item) not in _LONG_GROUPS:
-            item.add_marker(pytest.mark.xdist_group(item.path.relative_to(CHECKOUT).as_posix()))
-        elif not item.get_closest_marker("xdist_group"):
-            item.add_marker(pytest.mark.xdist_group(_folder(item)))
     if hasattr(config, "workerinput"):
-        items.sort(key=lambda item: [*_LONG_GROUPS, _folder(item)].index(_folder(item)))
+        items.sort(key=lambda item: [*_LONGEST_FIRST, _folder(item)].index(_folder(item)))
 
 
 def _folder(item: pytest.Item) -> str:
