@@ -34,11 +34,10 @@ PASSWORD = "sample rows 1"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """All tests here need Chromium, and take one worker: they share a server and its rows."""
+    """All tests here need Chromium."""
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.browser)
-            item.add_marker(pytest.mark.xdist_group("browser"))
             item.add_marker(pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine"))
 
 

@@ -4,7 +4,7 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-    dependencies = [("incidents", "0002_initial")]
+    dependencies = [("incidents", "0002_relations_of_incidents")]
 
     operations = [
         migrations.AddField("subject", "failures", models.PositiveIntegerField(default=0)),
