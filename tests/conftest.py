@@ -37,21 +37,11 @@ def pytest_configure(config: pytest.Config) -> None:
         _servers.start()
 
 
-_LONGEST_FIRST = ("drills", "browser")  # folders
-
-
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Skip what is long unless asked for; with several workers begin with what takes longest."""
     if not config.getoption("--long"):
         for item in items:
             if item.get_closest_marker("long"):
                 item.add_marker(pytest.mark.skip(reason="only with --long"))
-    if hasattr(config, "workerinput"):
-        items.sort(key=lambda item: [*_LONGEST_FIRST, _folder(item)].index(_folder(item)))
-
-
-def _folder(item: pytest.Item) -> str:
-    return item.path.parent.relative_to(CHECKOUT / "tests").as_posix()
 
 
 @pytest.fixture(scope="session")

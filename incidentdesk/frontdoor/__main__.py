@@ -7,8 +7,6 @@ from incidentdesk.frontdoor.errors import FrontDoorError
 from incidentdesk.frontdoor.places import CHECKOUT
 
 DISK_FULL = 28  # ENOSPC
-#: Two workers, whole files each; the longest folders come first (tests/conftest.py).
-SPREAD = ("-n", "2", "--dist", "loadfile", "--no-loadscope-reorder")
 
 
 def run_module(*words: str) -> int:
@@ -19,16 +17,11 @@ def run_module(*words: str) -> int:
 
 
 def test(arguments: list[str]) -> int:
-    """Run pytest: its own last line and exit code. `--long` and everything else is pytest's to read.
-
-    The whole suite runs on several cores; what was asked for by name runs in one process, which starts sooner.
-    """
+    """Run pytest: its own last line and exit code. `--long` and everything else is pytest's to read."""
     from incidentdesk.frontdoor import chromium
 
     if not {"--collect-only", "--co", "--help", "--version"} & set(arguments):
         chromium.ensure()
-    if all(word.startswith("--") for word in arguments):
-        arguments = [*SPREAD, *arguments]
     return run_module("pytest", *arguments)
 
 
