@@ -6,6 +6,7 @@ every state has an answer, which names the row of the table that gave it.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from recovery.phase_events import Event
@@ -45,15 +46,11 @@ __all__ = [
     "recover_count_of",
     "renumber",
     "step",
+    "step_over",
 ]
 
 # A chain of automatic rows passes each phase at most once.
 _LONGEST_CHAIN = len(Phase)
-
-_ROWS_BY_EVENT: dict[type[Event], tuple[Row, ...]] = {
-    kind: tuple(row for row in EVENT_ROWS if row.event is kind)
-    for kind in {row.event for row in EVENT_ROWS if row.event}
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +81,35 @@ def step(state: JobState, event: Event) -> Step:
 
     Orders come in ascending sequence. There is at most one count, because any count leaves RunCommand.
     """
-    row = next(
-        row for row in _ROWS_BY_EVENT[type(event)] if state.phase in row.phases and row.when(state, event)
-    )
+    return _step(_ROWS_BY_EVENT, AUTOMATIC_ROWS, state, event)
+
+
+def step_over(table: Iterable[Row]) -> Callable[[JobState, Event], Step]:
+    """The step function of another table, so that the explorer can walk one with a fault in it."""
+    rows = tuple(table)
+    by_event = _by_event(rows)
+    automatic = tuple(row for row in rows if row.event is None)
+    return lambda state, event: _step(by_event, automatic, state, event)
+
+
+def _by_event(rows: Iterable[Row]) -> Mapping[type[Event], tuple[Row, ...]]:
+    found: dict[type[Event], tuple[Row, ...]] = {}
+    for row in rows:
+        if row.event is not None:
+            found[row.event] = (*found.get(row.event, ()), row)
+    return found
+
+
+_ROWS_BY_EVENT = _by_event(EVENT_ROWS)
+
+
+def _step(
+    by_event: Mapping[type[Event], tuple[Row, ...]],
+    automatic_rows: tuple[Row, ...],
+    state: JobState,
+    event: Event,
+) -> Step:
+    row = next(row for row in by_event[type(event)] if state.phase in row.phases and row.when(state, event))
     effect = row.effect(state, event)
     reason = row.says.format(event=event, state=state)
     moves = [Move(row.id, state.phase, effect.state.phase, reason)]
@@ -94,7 +117,7 @@ def step(state: JobState, event: Event) -> Step:
     after = effect.state
     for _ in range(_LONGEST_CHAIN):
         following = next(
-            (row for row in AUTOMATIC_ROWS if after.phase in row.phases and row.when(after, None)), None
+            (row for row in automatic_rows if after.phase in row.phases and row.when(after, None)), None
         )
         if following is None:
             break
