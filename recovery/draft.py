@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from agent import wire
-from recovery import verdict as verdicts
+from recovery import culprit as verdicts
 from recovery.errors import InvalidTransition
 from recovery.evidence import Fact, Role
 from recovery.ladder import Choice, jitter_seed

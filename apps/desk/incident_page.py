@@ -167,7 +167,7 @@ def _without_worker(event: TimelineEvent) -> str:
 
 
 def verdict_lines(verdict: Mapping[str, Any]) -> dict[str, Any]:
-    """The stored verdict (recovery.verdict.to_stored) as the page reads it; an empty one is not judged yet."""
+    """The stored verdict (recovery.culprit.to_stored) as the page reads it; an empty one is not judged yet."""
     return {
         "category": verdict.get("category", ""),
         "culprit": verdict.get("culprit", ""),

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recovery import evidence, verdict
+from recovery import culprit as verdict
+from recovery import evidence
 from recovery.evidence import Fact, Role, rule_of_container, rule_of_process
 from recovery.signals import Signal, SignalKind, Source
 from tests.recovery.desk import START

@@ -1,4 +1,4 @@
-"""Evidence -> what failed, where, and how sure we are. Source: DOMAIN section 7.
+"""Evidence -> who failed first, and how sure we are. Source: DOMAIN section 7, "across ranks".
 
 Thin for now: ends, quick checks and order among ranks. It says "unknown" where that is all there is.
 """
