@@ -1,13 +1,15 @@
-"""Named points at which a crash test may kill or stop this very process.
+"""Named points at which a drill may hold a process of the desk, to kill it, or another, right there.
 
-A test arms a point by creating a file of its name in the directory ``settings.FAULT_POINTS``; its
-content is ``kill`` (SIGKILL of this process, and of the Celery parent, so that the whole worker is
-gone) or ``stop`` (SIGSTOP of this process). The first to pass takes the file away, so that a point
-fires once. Without the setting, which production never has, this is one attribute look-up.
+A drill arms a point by creating a file of its name in the directory ``settings.FAULT_POINTS``. The first
+thread to pass renames it to ``<point>.taken-<process id>-<thread id>``, and stands there until the drill
+has removed that file, at most HOLD_SECONDS. What happens meanwhile is the drill's: it kills this very
+process, or stops it, or kills another one. Without the setting, which production never has, this is one
+attribute look-up.
 """
 
 import os
-import signal
+import threading
+import time
 from pathlib import Path
 from typing import Literal
 
@@ -25,20 +27,20 @@ Point = Literal[
     "order_read",
 ]
 
+HOLD_SECONDS = 30.0  # a drill that died must not leave a process standing
+LOOK_SECONDS = 0.005
+
 
 def reach(point: Point) -> None:
-    """Pass a named point; die or stop here if a test armed it."""
+    """Pass a named point, or stand there for as long as a drill wants it."""
     if not settings.FAULT_POINTS:
         return
     armed = Path(settings.FAULT_POINTS) / point
-    taken = armed.with_name(f"{point}.taken-{os.getpid()}")
+    taken = armed.with_name(f"{point}.taken-{os.getpid()}-{threading.get_native_id()}")
     try:
         armed.rename(taken)
     except FileNotFoundError:
         return
-    if taken.read_text().strip() == "stop":
-        os.kill(os.getpid(), signal.SIGSTOP)
-        return
-    if os.environ.get("INCIDENTDESK_PROCESS") == "worker" and os.getppid() > 1:
-        os.kill(os.getppid(), signal.SIGKILL)
-    os.kill(os.getpid(), signal.SIGKILL)
+    until = time.monotonic() + HOLD_SECONDS
+    while taken.exists() and time.monotonic() < until:
+        time.sleep(LOOK_SECONDS)

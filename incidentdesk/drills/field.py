@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import time
 import urllib.error
 import urllib.request
@@ -12,9 +14,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from incidentdesk.frontdoor.errors import FrontDoorError
 from incidentdesk.frontdoor.stack import Stack
 
 POLL_SECONDS = 0.05
+DESK_SERVICES = ("web", "decide", "worker", "beat", "watch")
 
 
 class DrillFailed(Exception):
@@ -108,6 +112,19 @@ class SimulatedCluster:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """A process that stands at a named point. ``service`` is empty when the supervisor knows it no more."""
+
+    path: Path
+    pid: int
+    service: str
+
+    def release(self) -> None:
+        """Let it go on, if it still lives."""
+        self.path.unlink(missing_ok=True)
+
+
 @dataclass
 class Field:
     """The place of one or more drills. ``say`` takes lines for people."""
@@ -126,11 +143,42 @@ class Field:
             self._cluster = SimulatedCluster(self.stack.cluster / "endpoint.json")
         return self._cluster
 
-    def arm(self, point: str, effect: str = "kill") -> Path:
-        """Let the next process that passes a named point die (kill) or stop there."""
-        path = self.fault_points / point
-        path.write_text(effect)
-        return path
+    def arm(self, point: str) -> None:
+        """Let the next process that passes a named point stand there until it is released."""
+        (self.fault_points / point).touch()
+
+    def disarm(self, point: str) -> None:
+        """Let nobody stand at a point any more, and those go on who do."""
+        (self.fault_points / point).unlink(missing_ok=True)
+        for path in self.fault_points.glob(f"{point}.taken-*"):
+            path.unlink(missing_ok=True)
+
+    def standing(self, point: str) -> Standing | None:
+        """Who stands at an armed point, or None while nobody does."""
+        for path in self.fault_points.glob(f"{point}.taken-*"):
+            pid = int(path.name.rsplit("-", 2)[1])
+            return Standing(path, pid, self.service_of(pid))
+        return None
+
+    def service_of(self, pid: int) -> str:
+        """The service that a process belongs to: each leads a process group. Empty when it is gone."""
+        try:
+            leader = os.getpgid(pid)
+        except ProcessLookupError:
+            return ""
+        for name in DESK_SERVICES:
+            try:
+                if self.stack.supervisor.pid(name) == leader:
+                    return name
+            except FrontDoorError:
+                continue  # it is being started again
+        return ""
+
+    def kill(self, service: str) -> int:
+        """Kill a service (-9) with all of its processes at once; gives the id that it had."""
+        pid = self.stack.supervisor.pid(service)
+        os.killpg(pid, signal.SIGKILL)
+        return pid
 
     def clean_up(self) -> None:
         """Take away what a drill left: armed points, faults and jobs, so that the next one starts clean."""
@@ -146,12 +194,6 @@ class Field:
 
     def _pods(self) -> list[dict[str, Any]]:
         return list(self.cluster.request("GET", f"/api/v1/namespaces/{self.namespace}/pods").get("items", []))
-
-    def taken(self, point: str) -> int | None:
-        """Process id that took an armed point, or None while nobody has."""
-        for path in self.fault_points.glob(f"{point}.taken-*"):
-            return int(path.name.rsplit("-", 1)[1])
-        return None
 
 
 def wait_for[T](what: str, look: Callable[[], T | None], *, seconds: float) -> T:
@@ -198,8 +240,6 @@ def running_stack(
 
 def use_database(stack: Stack) -> None:
     """Point this process's Django at the stack's database."""
-    import os
-
     import django
 
     os.environ.update({**stack.env, "INCIDENTDESK_FAULT_POINTS": ""})

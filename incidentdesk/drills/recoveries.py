@@ -1,15 +1,14 @@
-"""Drills of one failure and its recovery: kill-process, pod-deleted, desk-cut-off, max-retry."""
+"""Drills of one failure and its recovery: kill-process, pod-deleted, desk-cut-off; and of none: finish."""
 
 from __future__ import annotations
 
 import re
 import time
-from functools import partial
 from typing import Any
 
 from django.conf import settings
 
-from apps.incidents.models import Action, Incident
+from apps.incidents.models import Incident
 from apps.incidents.selectors import stage_events
 from apps.jobs.models import Attempt, Job
 from incidentdesk.drills import job_view as view
@@ -159,46 +158,6 @@ def desk_cut_off(field: Field, *, seed: int = 1) -> dict[str, Any]:
     )
     field.cluster.delete_job(field.namespace, job_name)
     return {"counters": view.retries(job)}
-
-
-def max_retry(field: Field, *, seed: int = 1) -> dict[str, Any]:
-    """The worked example: three failures at a limit of two, the job is suspended and says why."""
-    job_name = submit(field, named("max-retry"), max_retry=2)
-    job = view.wait_training(field, field.namespace, job_name)
-    for n, index in enumerate((0, 1), start=1):
-        field.cluster.fault("kill-process", namespace=field.namespace, job=job_name, index=index)
-        wait_for(f"failure {n} to be counted", partial(view.has_counted, job, n), seconds=20)
-        wait_for(f"attempt {n + 1} to step", partial(view.has_stepped, job, n + 1), seconds=60)
-    field.cluster.fault("kill-process", namespace=field.namespace, job=job_name, index=2)
-    wait_for("the job to be Failed", lambda: view.get_job(job).phase == "Failed", seconds=30)
-    stop = wait_for(
-        "stop_job to be done",
-        lambda: Action.objects.filter(incident__job=job, kind="stop_job", state="done").first(),
-        seconds=60,
-    )
-    history = view.retries_history(job)
-    shown = " → ".join(view.as_text(counters) for counters in history)
-    field.say(f"counters {shown}, max retry 2")
-    expected = [(0, 0, 0), (1, 0, 0), (1, 1, 1), (1, 2, 1), (2, 2, 2), (2, 2, 3)]
-    expect(
-        history == expected,
-        f"counters should go {' → '.join(map(view.as_text, expected))}, they went {shown}",
-    )
-    fresh = view.get_job(job)
-    expect(
-        fresh.recover_count == 3, f"recover count should be max retry + 1 = 3, it is {fresh.recover_count}"
-    )
-    seen = field.cluster.object(f"/apis/batch/v1/namespaces/{field.namespace}/jobs/{job_name}")
-    expect(seen["spec"].get("suspend") is True, "the job should be suspended in the cluster")
-    expect(not seen.get("status", {}).get("active"), "no pod should be active in the cluster")
-    reason = seen["metadata"].get("annotations", {}).get("incidentdesk.io/stop-reason", "")
-    expect(reason, "the reason should stand on the job in the cluster")
-    field.say(f"job suspended: {reason}")
-    suspends = [row for row in field.cluster.audit() if is_desk_write(row, job_name)]
-    expect(len(suspends) == 1, f"the cluster should have seen one write of the desk, it saw {len(suspends)}")
-    expect(stop.incident.log_tails.exists(), "log tails should be stored before the pods went")
-    field.cluster.delete_job(field.namespace, job_name)
-    return {"counters": view.retries(job), "history": shown, "reason": reason}
 
 
 def finish(field: Field, *, seed: int = 1) -> dict[str, Any]:

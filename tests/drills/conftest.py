@@ -25,7 +25,7 @@ EVERY_RUN = (
     "sleeping-executor",
     "sleeping-watch",
 )
-LONG_RUN = ("random-moments",)
+LONG_RUN = ("random-moments", "crash-matrix")
 PRODUCTION_RUN = ("kill-process", "max-retry")
 
 

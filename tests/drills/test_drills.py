@@ -33,8 +33,22 @@ def test_drill_with_production_times_ends_well(name: str, production_results: di
 
 
 @pytest.mark.parametrize("name", ["kill-process", "pod-deleted"])
-def test_counters_go_as_in_the_worked_example(name: str, drill_results: dict[str, Any]) -> None:
+def test_one_failure_is_counted_and_levelled_at_the_restart(name: str, drill_results: dict[str, Any]) -> None:
     assert drill_results[name]["history"] == "1:0:0 → 1:1:1"
+
+
+def test_counters_go_as_in_the_worked_example(drill_results: dict[str, Any]) -> None:
+    expected = "0:0:0 → 1:0:0 → 1:1:1 → 1:2:1 → 2:2:2 → 2:2:3"
+    assert drill_results["max-retry"]["history"] == expected
+
+
+def test_whoever_reached_a_named_point_was_killed_there(drill_results: dict[str, Any]) -> None:
+    victims = {cell["point"]: cell["victim"] for cell in drill_results["crash-points"]["cells"]}
+    assert victims["signal_committed"] == "web"
+    assert victims["signal_committed (watch)"] == "watch"
+    assert victims["action_claimed"] == "worker"
+    assert victims["decision_before_commit"] in ("decide", "worker")
+    assert len(victims) == 9
 
 
 def test_run_of_all_drills_exits_with_success(drill_results: dict[str, Any]) -> None:

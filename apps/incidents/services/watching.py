@@ -17,6 +17,7 @@ from django.db import connection, transaction
 from django.db.utils import OperationalError
 
 from adapters.facts import Change, JobFact, NodeFact, PodFact
+from apps import crash_points
 from apps.access import clock
 from apps.access.models import Cluster
 from apps.incidents.models import FeedRow, Signal, Subject
@@ -209,6 +210,8 @@ def import_seen(lead: Lead, seen: Seen) -> Imported:
         _publish(changed_jobs | {each.job.pk for each in news}, now)
         # A wake-up costs a millisecond: of a first import's thousands the tick takes the rest.
         transaction.on_commit(lambda: wake_subjects(subject_ids[:MOST_WAKE_UPS]))
+    if imported.signals:
+        crash_points.reach("signal_committed")
     return imported
 
 
