@@ -6,10 +6,14 @@ import sys
 
 # Commands that wake workers need the Celery app; the others start a second sooner without it.
 _WAKING = {"watch", "shell"}
+# Commands that only compute start where no database is set; one that they open by mistake is not there.
+_WITHOUT_DATABASE = {"backtest", "economics", "diagnose", "explore"}
 
 
 def main() -> None:
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "incidentdesk.settings.dev")
+    if _WITHOUT_DATABASE.intersection(sys.argv[1:2]):
+        os.environ.setdefault("DATABASE_URL", "postgresql:///none")
     from django.core.management import execute_from_command_line
 
     if _WAKING.intersection(sys.argv[1:2]):
