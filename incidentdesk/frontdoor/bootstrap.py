@@ -143,7 +143,17 @@ def uv_environment():
     env["UV_PROJECT_ENVIRONMENT"] = VENV
     env["UV_NO_PROGRESS"] = "1"
     env["PYTHONPYCACHEPREFIX"] = BYTECODE
+    if has_certificates():
+        # uv brings a list of its own, which does not know a company's authority.
+        env.setdefault("UV_SYSTEM_CERTS", "true")
     return env
+
+
+def has_certificates():
+    """Whether this machine has a store of authorities; a bare system may have none."""
+    paths = ssl.get_default_verify_paths()
+    folder = paths.capath or ""
+    return bool(paths.cafile) or (os.path.isdir(folder) and bool(os.listdir(folder)))
 
 
 def uv_version(uv):

@@ -205,6 +205,18 @@ def test_uv_writes_only_below_the_checkout(monkeypatch: pytest.MonkeyPatch) -> N
     assert bootstrap.uv_environment()["UV_CACHE_DIR"] == "/somewhere"
 
 
+@pytest.mark.parametrize(("certificates", "expected"), [(["authority.pem"], "true"), ([], None)])
+def test_uv_trusts_what_the_machine_trusts(
+    certificates: list[str], expected: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("UV_SYSTEM_CERTS", raising=False)
+    paths = bootstrap.ssl.get_default_verify_paths()._replace(cafile=None, capath=str(tmp_path))
+    monkeypatch.setattr(bootstrap.ssl, "get_default_verify_paths", lambda: paths)
+    for name in certificates:
+        (tmp_path / name).write_text("")
+    assert bootstrap.uv_environment().get("UV_SYSTEM_CERTS") == expected
+
+
 # -- the shell script ------------------------------------------------------------------------------
 
 
