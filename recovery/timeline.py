@@ -13,11 +13,15 @@ from datetime import datetime, timedelta
 from itertools import pairwise
 from typing import Any
 
+from recovery.figures import Figure, measured, modelled, weakest
+from recovery.prices import HOUR_SECONDS, GpuPrice, Money, money
 from recovery.records import TimelineEntry
 
 EVENT_KINDS: Mapping[str, str] = {
     "failure_seen": "a failure, when it happened; data: received_at, found_by, step, left_run, node, pid",
     "failure_counted": "it counts, or would",
+    "count_taken_back": "why the attempt ended is known: it never counts; data: cause, retries",
+    "cause_known": "why the attempt ended is known; data: cause",
     "phase_changed": "phase of the job; data: before, after, row",
     "order_written": "an order set; data: order (check, run, stop, exit, finish), sequence",
     "worker_stopped": "a worker stopped and its quick checks are in; data: checks, stopped, sequence",
@@ -154,6 +158,60 @@ class RecoveryTimeline:
     def stage(self, name: str) -> Stage:
         """A stage by name."""
         return next(stage for stage in self.stages if stage.name == name)
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryCost:
+    """What a recovery took from a job's GPUs, and in money where a price is given.
+
+    ``again_gpu_hours`` is None while steps lost or the time of a step are not known: then the total is only what
+    is known. ``money`` has an entry for each GPU type with a price; a type without one shows nothing.
+    """
+
+    gpus: Mapping[str, int]  # by type
+    down_gpu_hours: Figure
+    again_gpu_hours: Figure | None
+    money: Mapping[str, Money]
+
+    @property
+    def gpu_hours(self) -> Figure:
+        """What is known of both."""
+        if self.again_gpu_hours is None:
+            return self.down_gpu_hours
+        value = self.down_gpu_hours.value + self.again_gpu_hours.value
+        return Figure(value, weakest(self.down_gpu_hours.basis, self.again_gpu_hours.basis))
+
+
+def cost(
+    timeline: RecoveryTimeline,
+    gpus: Mapping[str, int],
+    *,
+    step_seconds: Figure | None = None,
+    prices: Mapping[str, GpuPrice] | None = None,
+) -> RecoveryCost:
+    """GPU-hours from the failure to the last first step, those of steps done again, and their money.
+
+    Args:
+        timeline: One recovery; while it goes on, the cost is so far.
+        gpus: Of the whole job by type: in a synchronous job all of them wait.
+        step_seconds: Of one step before the failure; None = not known.
+        prices: By GPU type. None given, none shown.
+    """
+    count = sum(gpus.values())
+    seconds = timeline.total.total_seconds()
+    again = None
+    if timeline.steps_lost is not None and step_seconds is not None:
+        # Lost steps are seen, but that they take as long again is a forecast.
+        hours = timeline.steps_lost * step_seconds.value * count / HOUR_SECONDS
+        again = Figure(hours, modelled(step_seconds.basis), step_seconds.source)
+    down = measured(seconds * count / HOUR_SECONDS)
+    total = down.value + (again.value if again else 0.0)
+    amounts = {
+        gpu_type: found
+        for gpu_type, number in sorted(gpus.items())
+        if (found := money(total * number / count if count else 0.0, gpu_type, prices or {})) is not None
+    }
+    return RecoveryCost(dict(gpus), down, again, amounts)
 
 
 def from_entries(entries: Iterable[TimelineEntry]) -> tuple[Event, ...]:
@@ -418,8 +476,8 @@ def _whole(value: object) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
-def render(timeline: RecoveryTimeline | None) -> str:
-    """A recovery for a terminal: stage, seconds, share; then what was lost and kept."""
+def render(timeline: RecoveryTimeline | None, paid: RecoveryCost | None = None) -> str:
+    """A recovery for a terminal: stage, seconds, share; then what was lost and kept, and what it cost."""
     if timeline is None:
         return "no recovery has begun\n"
     lines = [f"{'stage':<14}{'seconds':>10}{'share':>8}"]
@@ -438,9 +496,22 @@ def render(timeline: RecoveryTimeline | None) -> str:
             f"{timeline.steps_lost} steps lost: failed at {timeline.failed_step}, "
             f"resumed from {timeline.resumed_step}"
         )
+    if paid is not None:
+        lines += _cost_lines(paid)
     for worker, pid in sorted(timeline.pids_after.items()):
         before = ", ".join(str(each) for each in timeline.pids_before.get(worker, ())) or "?"
         lines.append(f"{worker}: pid {before} before, {pid} after")
     lines.append(f"pods rebuilt: {', '.join(timeline.rebuilt) or 'none'}")
     lines.append(f"pods untouched: {', '.join(timeline.untouched) or 'none'}")
     return "\n".join(lines) + "\n"
+
+
+def _cost_lines(paid: RecoveryCost) -> list[str]:
+    lines = [f"GPU-hours without progress: {paid.down_gpu_hours.value:.2f} ({paid.down_gpu_hours.basis})"]
+    again = paid.again_gpu_hours
+    if again is None:
+        lines.append("GPU-hours to do steps again: not known")
+    else:
+        lines.append(f"GPU-hours to do steps again: {again.value:.2f} ({again.basis})")
+    lines += [f"cost: {amount}" for amount in paid.money.values()]
+    return lines

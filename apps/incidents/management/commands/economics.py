@@ -1,0 +1,119 @@
+"""`manage.py economics checkpoint | mtbf | spares`: prices from figures that are given, or from a fault trace."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+
+from apps.incidents import economics
+from apps.incidents.fault_traces import NamedTrace, read_trace
+from recovery.checkpointing import Store, plan_checkpoints
+from recovery.errors import BadInput
+from recovery.figures import Basis, Figure, assumed, measured
+from recovery.reliability import with_prior
+
+
+class Command(BaseCommand):
+    help = "How often to save, how often nodes fail, how many spares to keep. Needs no database."
+    requires_system_checks: list[str] = []
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        kinds = parser.add_subparsers(dest="what", required=True, metavar="checkpoint | mtbf | spares")
+        save = kinds.add_parser("checkpoint", help="interval between checkpoints, its waste and its writes")
+        save.add_argument(
+            "--checkpoint-seconds", type=float, required=True, help="C: training stands still for a save"
+        )
+        rate = save.add_mutually_exclusive_group(required=True)
+        rate.add_argument("--mtbf-seconds", type=float, help="M: between failures of this job")
+        rate.add_argument(
+            "--nodes", type=int, help="nodes of the job: M from the prior of a cluster without history"
+        )
+        save.add_argument("--restart-seconds", type=float, default=0.0, help="R: a restart (default 0)")
+        save.add_argument("--step-seconds", type=float, help="time of a step, to say the interval in steps")
+        save.add_argument("--present-interval-seconds", type=float, help="as it is set now, to compare")
+        save.add_argument("--checkpoint-bytes", type=float, help="size of all shards")
+        save.add_argument("--store-bytes-per-second", type=float, help="what the store can write")
+        save.add_argument("--store-bytes", type=float, help="its room")
+        save.add_argument("--kept", type=int, default=1, help="checkpoints that stay (default 1)")
+        save.add_argument("--drives", type=int, help="drives over which a save is spread")
+        save.add_argument("--drive-bytes", type=float, help="size of each")
+        save.add_argument("--drive-endurance-bytes", type=float, help="rated writes of each (TBW)")
+        save.add_argument("--write-amplification", type=float, default=1.0, help="of the flash (default 1)")
+        for name, sentence in (("mtbf", "time between failures"), ("spares", "size of the spare pool")):
+            traced = kinds.add_parser(name, help=f"{sentence}, from a fault trace")
+            traced.add_argument("trace", type=Path, help="CSV or JSON file, or its directory")
+            traced.add_argument("--nodes", type=int, default=400, help="nodes of the cluster (default 400)")
+            traced.add_argument("--days", type=float, default=240.0, help="length of the trace (default 240)")
+            traced.add_argument("--system", help="which one, where a file has several")
+            if name == "mtbf":
+                traced.add_argument("--confidence", type=float, default=0.95, help="two-sided (default 0.95)")
+                traced.add_argument(
+                    "--job-sizes", type=int, nargs="*", default=[64, 128, 256], help="nodes of jobs"
+                )
+            else:
+                traced.add_argument("--gpus-per-node", type=int, default=8, help="default 8")
+                traced.add_argument(
+                    "--job-nodes", type=int, default=128, help="job that would wait (default 128)"
+                )
+                traced.add_argument(
+                    "--target",
+                    type=float,
+                    default=0.95,
+                    help="share of failures that find a spare (default 0.95)",
+                )
+
+    def handle(self, *args: Any, what: str, **options: Any) -> None:
+        try:
+            text = getattr(self, f"_{what}")(options)
+        except BadInput as error:
+            raise CommandError(str(error)) from error
+        self.stdout.write(text, ending="")
+
+    def _checkpoint(self, options: dict[str, Any]) -> str:
+        def given(name: str) -> Figure | None:
+            return None if options[name] is None else measured(options[name], "as given")
+
+        mtbf = given("mtbf_seconds") or with_prior((), ()).job_seconds(options["nodes"])
+        restart = options["restart_seconds"]
+        store = Store(
+            write_bytes_per_second=options["store_bytes_per_second"],
+            capacity_bytes=options["store_bytes"],
+            kept=options["kept"],
+            drives=options["drives"],
+            drive_bytes=options["drive_bytes"],
+            endurance_bytes=options["drive_endurance_bytes"],
+            write_amplification=options["write_amplification"],
+        )
+        plan = plan_checkpoints(
+            measured(options["checkpoint_seconds"], "as given"),
+            mtbf,
+            Figure(restart, Basis.MEASURED, "as given") if restart else assumed(0.0, "left out"),
+            step_seconds=given("step_seconds"),
+            present_interval_seconds=given("present_interval_seconds"),
+            checkpoint_bytes=given("checkpoint_bytes"),
+            store=store,
+        )
+        return economics.checkpoint_text(plan)
+
+    def _mtbf(self, options: dict[str, Any]) -> str:
+        return economics.mtbf_text(
+            _trace(options), confidence=options["confidence"], job_sizes=tuple(options["job_sizes"])
+        )
+
+    def _spares(self, options: dict[str, Any]) -> str:
+        trace = _trace(options)
+        pool = economics.pool_of(
+            trace.trace,
+            gpus_per_node=options["gpus_per_node"],
+            job_nodes=options["job_nodes"],
+            target_share=options["target"],
+        )
+        return economics.spares_text(trace, pool)
+
+
+def _trace(options: dict[str, Any]) -> NamedTrace:
+    return read_trace(
+        options["trace"], nodes=options["nodes"], days=options["days"], system=options["system"]
+    )
