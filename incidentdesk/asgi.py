@@ -25,6 +25,7 @@ from agent.wire import MAX_BODY_BYTES
 from apps import crash_points
 from apps.access.async_database import database
 from apps.desk.live import live
+from apps.incidents.undecided import undecided_jobs
 from apps.jobs.poll import Poll
 from incidentdesk import health
 
@@ -47,7 +48,11 @@ class Dispatcher:
     """Sends each request to who answers it, and starts and ends what runs beside requests."""
 
     def __init__(self) -> None:
-        self.poll = Poll(database, on_orders_read=lambda: crash_points.reach("order_read"))
+        self.poll = Poll(
+            database,
+            on_orders_read=lambda: crash_points.reach("order_read"),
+            undecided_jobs=undecided_jobs,
+        )
         self._django: App = WSGIMiddleware(django, workers=THREADS)  # type: ignore[assignment, arg-type]
         self._requests = 0
         self._stopping: asyncio.Event | None = None

@@ -9,17 +9,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import psycopg
+from django.conf import settings
 
+from agent import wire
 from apps.access.async_database import AsyncDatabase, Unavailable
 from apps.jobs import waiting_times
 from apps.jobs.clock_offset import ClockOffset
 
 MAX_BATCH = 1000
+EXITED = "exited"
 COUNT_SECONDS = 10.0
 BATCH_SECONDS = 8.0
 #: Between two batches of heartbeats, so that ten go together at 500 polls a second; one that comes alone, or
@@ -39,7 +42,7 @@ class Beat:
     phase: str = ""
     sequence: int = 0
     pid: int | None = None
-    process_state: str = ""
+    process_state: str = ""  # as in wire.ProcessState
     step: int | None = None
     step_at: float | None = None
     step_seconds: float | None = None
@@ -80,6 +83,15 @@ class Seen:
 
 
 GONE = Seen(state="gone")
+
+
+def _waiting_on(seen: Seen) -> Seen:
+    """The same, told to wait on for an order: the desk has not decided yet about what was reported."""
+    if not seen.is_protected or seen.directive not in ("", wire.EXTEND_WAIT):
+        return seen
+    wait = float(settings.TIMINGS["ORDER_WAIT_SECONDS"])
+    return replace(seen, directive=wire.EXTEND_WAIT, extend_seconds=max(seen.extend_seconds, wait))
+
 
 # A row that a decision or an enrolment holds is skipped: its heartbeat is written by the next poll, and a
 # process that stopped while it held a lock cannot silence the whole fleet.
@@ -148,12 +160,31 @@ WHERE ended_at IS NULL AND last_seen_at > clock_timestamp() - make_interval(secs
 """
 
 
-class Heartbeats:
-    """One task that drains the waiting beats. ``on_read`` is called when orders were read and marked."""
+#: Those of the given jobs about which something was reported that is not decided yet.
+UndecidedJobs = Callable[[psycopg.AsyncConnection[Any], Sequence[int]], Awaitable[set[int]]]
 
-    def __init__(self, database: AsyncDatabase, on_read: Callable[[], None]) -> None:
+
+async def nothing_undecided(connection: psycopg.AsyncConnection[Any], job_ids: Sequence[int]) -> set[int]:
+    """For who asks no decisions."""
+    return set()
+
+
+class Heartbeats:
+    """One task that drains the waiting beats.
+
+    ``on_read`` is called when orders were read and marked. ``undecided_jobs`` is asked about the jobs of
+    agents whose process has ended: while the desk has yet to decide, these wait on.
+    """
+
+    def __init__(
+        self,
+        database: AsyncDatabase,
+        on_read: Callable[[], None],
+        undecided_jobs: UndecidedJobs = nothing_undecided,
+    ) -> None:
         self._database = database
         self._on_read = on_read
+        self._undecided_jobs = undecided_jobs
         self._waiting: list[Beat] = []
         self._some = asyncio.Event()
         self._hurry = asyncio.Event()
@@ -246,12 +277,17 @@ class Heartbeats:
             orders: dict[int, list[Any]] = {}
             for order in await ordering.fetchall():
                 orders.setdefault(order[1], []).append(order)
+        ended = sorted({beat.job_id for beat in batch if beat.process_state == EXITED})
+        undecided = await self._undecided_jobs(connection, ended) if ended else set()
         seen: dict[int, Seen] = {}
         unread: set[int] = set()
         for beat in batch:
             row = rows.get(beat.incarnation_id)
             if row is not None and row[1] == beat.job_id:
-                seen[id(beat)] = self._seen(beat, row, orders.get(row[1], ()), unread)
+                told = self._seen(beat, row, orders.get(row[1], ()), unread)
+                if beat.process_state == EXITED and beat.job_id in undecided:
+                    told = _waiting_on(told)
+                seen[id(beat)] = told
         if unread:
             await connection.execute(_MARK_READ, {"id": sorted(unread)})
             self._on_read()

@@ -19,7 +19,7 @@ from agent import wire
 from apps.access.async_database import ORDERS_CHANNEL, AsyncDatabase, Unavailable
 from apps.jobs import tokens, waiting_times
 from apps.jobs.clock_offset import MOST_UNIX_SECONDS
-from apps.jobs.heartbeats import Beat, Heartbeats, Seen
+from apps.jobs.heartbeats import Beat, Heartbeats, Seen, UndecidedJobs, nothing_undecided
 
 _log = logging.getLogger(__name__)
 
@@ -74,9 +74,16 @@ class _Answer(Exception):
 class Poll:
     """The endpoint. ``start`` and ``stop`` are called by the server's lifespan."""
 
-    def __init__(self, database: AsyncDatabase, *, on_orders_read: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        database: AsyncDatabase,
+        *,
+        on_orders_read: Callable[[], None] = lambda: None,
+        undecided_jobs: UndecidedJobs = nothing_undecided,
+    ) -> None:
         self._database = database
         self._on_orders_read = on_orders_read
+        self._undecided_jobs = undecided_jobs
         self._heartbeats: Heartbeats | None = None
         self._held: dict[int, set[asyncio.Event]] = {}
         self._stack = ExitStack()
@@ -85,7 +92,7 @@ class Poll:
     def start(self) -> None:
         """Begin, in the running event loop, after the database was opened."""
         self._is_closing = False
-        self._heartbeats = Heartbeats(self._database, self._on_orders_read)
+        self._heartbeats = Heartbeats(self._database, self._on_orders_read, self._undecided_jobs)
         self._heartbeats.start()
         self._stack.enter_context(self._database.hearing(ORDERS_CHANNEL, self._ring))
 
@@ -281,6 +288,7 @@ def _look_again(request: _PollRequest, token: tokens.AgentToken, received_at: fl
         job_id=token.job_id,
         cursor=request.cursor,
         received_at=received_at,
+        process_state=_clean(request.process.state) if request.process else "",
         writes=False,
     )
 

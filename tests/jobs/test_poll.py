@@ -12,13 +12,17 @@ from typing import Any
 
 import psycopg
 import pytest
-from django.db import connections
+from django.db import connections, transaction
 
 from apps.access.async_database import AsyncDatabase, conninfo
 from apps.access.clock import database_now
+from apps.incidents.models import InboxEntry
+from apps.incidents.services.signals import NewSignal, record_signals, subject_for_job
+from apps.incidents.undecided import undecided_jobs
 from apps.jobs import tokens
 from apps.jobs.models import Incarnation, Job, Order, Worker
 from apps.jobs.poll import Poll
+from recovery.signals import SignalKind, Source
 from tests.factories import make_job
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -72,7 +76,7 @@ class Desk:
     def __init__(self) -> None:
         self.database = AsyncDatabase()
         self.reads = 0
-        self.poll = Poll(self.database, on_orders_read=self._count)
+        self.poll = Poll(self.database, on_orders_read=self._count, undecided_jobs=undecided_jobs)
 
     def _count(self) -> None:
         self.reads += 1
@@ -365,6 +369,49 @@ def test_directive_written_while_held_is_told_at_once() -> None:
             answer = await asked
         assert answer.body["directive"] == "extend_wait"
         assert 0 < answer.body["extend_seconds"] <= 30
+
+    run(test)
+
+
+@pytest.mark.parametrize(
+    ("state", "kind", "decided", "directive"),
+    [
+        ("exited", SignalKind.ERROR, False, "extend_wait"),
+        ("exited", SignalKind.ERROR, True, "continue"),
+        ("exited", SignalKind.CHECKPOINT, False, "continue"),
+        ("running", SignalKind.ERROR, False, "continue"),
+    ],
+)
+def test_agent_of_an_ended_process_waits_on_while_the_desk_has_not_decided(
+    state: str, kind: SignalKind, decided: bool, directive: str, settings: Any
+) -> None:
+    job = make_job()
+    life = make_life(job)
+    subject = subject_for_job(job)
+    with transaction.atomic():
+        record_signals(
+            signals=[
+                NewSignal(
+                    tenant_id=job.tenant_id,
+                    cluster_id=job.cluster_id,
+                    source=Source.AGENT,
+                    source_key=f"{life.pk}:1",
+                    kind=kind,
+                    body={},
+                    seen_at=database_now(),
+                    subject_ids=(subject.pk,),
+                )
+            ],
+            now=database_now(),
+        )
+    if decided:
+        InboxEntry.objects.filter(subject=subject).update(decision_n=1)
+
+    async def test(desk: Desk) -> None:
+        answer = await desk.ask(life, process={"state": state})
+        assert answer.body["directive"] == directive
+        if directive == "extend_wait":
+            assert answer.body["extend_seconds"] == settings.TIMINGS["ORDER_WAIT_SECONDS"]
 
     run(test)
 
