@@ -49,15 +49,16 @@ class Row:
 
 
 def _told_by_agent(job: Job, before: Before) -> bool:
-    return _signals(job, before).filter(source=Source.AGENT, kind=SignalKind.ERROR).exists()
+    return _is_told(job, before, Source.AGENT, SignalKind.ERROR)
 
 
 def _told_by_watch(job: Job, before: Before) -> bool:
-    return _signals(job, before).filter(source=Source.WATCH, kind=SignalKind.INCARNATION_ENDED).exists()
+    return _is_told(job, before, Source.WATCH, SignalKind.INCARNATION_ENDED)
 
 
-def _signals(job: Job, before: Before) -> Any:
-    return Signal.objects.filter(pk__gt=before.signal, inbox_entries__subject__job=job)
+def _is_told(job: Job, before: Before, source: Source, kind: SignalKind) -> bool:
+    news = Signal.objects.filter(pk__gt=before.signal, source=source, kind=kind)
+    return news.filter(inbox_entries__subject__job=job).exists()
 
 
 def _counted(job: Job, before: Before) -> bool:
@@ -75,7 +76,7 @@ def _ordered(job: Job, before: Before) -> bool:
 _DECIDERS = ("decide", "worker")  # who sends a restart decides it as well
 ROWS = (
     Row("signal_committed", ("web",), _told_by_agent, passages=3),
-    Row("signal_committed", ("watch",), _told_by_watch, fault="kill-agent"),
+    Row("signal_committed", ("watch",), _told_by_watch, fault="pod-deleted"),
     Row("decision_before_commit", _DECIDERS, _told_by_agent, passages=3),
     Row("decision_after_commit", _DECIDERS, _counted, passages=3),
     Row("action_claimed", ("worker",), _chosen),
