@@ -10,24 +10,19 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from apps.incidents.models import Action, Signal
 from apps.jobs.models import Job
-from apps.nodes.models import WatchState
 from incidentdesk.drills import job_view as view
 from incidentdesk.drills import one_recovery
-from incidentdesk.drills.field import DESK_SERVICES, DrillFailed, Field, Standing, expect, wait_for
-from incidentdesk.drills.one_recovery import Before
+from incidentdesk.drills.field import DrillFailed, Field, Standing, expect, wait_for
+from incidentdesk.drills.one_recovery import REDIS, VICTIMS, Before
 from incidentdesk.drills.recoveries import named, submit
 from incidentdesk.frontdoor.errors import FrontDoorError
 from recovery.signals import SignalKind, Source
 
-REDIS = "redis"
-VICTIMS = (*DESK_SERVICES, REDIS)
 POINT_SECONDS = 30
-BACK_SECONDS = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,22 +219,12 @@ class _Ground:
         standing = _wait_standing(field, row, job, before, passage)
         self._stood = standing.service
         self._victim = victim or standing.service
-        killed = 0
-        if self._victim == REDIS:
-            one_recovery.flush_redis(field)
-        else:
-            killed = field.kill(self._victim)
+        struck = one_recovery.strike(field, self._victim)
         standing.release()
+        may_leave = one_recovery.wait_back(field, struck)
         one_recovery.wait_stepping(job, before)
-        if killed:
-            back = field.stack.supervisor.wait_ready(
-                self._victim, other_than=killed, timeout_seconds=BACK_SECONDS
-            )
-            if self._victim == "watch":
-                wait_for("the new watch to lead", partial(_leads, back), seconds=BACK_SECONDS)
-        one_recovery.judge(
-            field, job, self._name, before, index=index, is_replaced=row.fault != "kill-process"
-        )
+        in_place = row.fault == "kill-process" and not may_leave
+        one_recovery.judge(field, job, self._name, before, index=index, in_place=in_place)
         self._failures += 1
 
     def _abandon(self) -> None:
@@ -266,7 +251,3 @@ def _wait_standing(field: Field, row: Row, job: Job, before: Before, passage: in
         return None
 
     return wait_for(f"{' or '.join(row.by)} to stand at {row}", look, seconds=POINT_SECONDS)
-
-
-def _leads(pid: int) -> bool:
-    return WatchState.objects.filter(resource="leader", leader__endswith=f":{pid}").exists()

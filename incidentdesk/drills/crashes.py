@@ -16,8 +16,8 @@ from apps.incidents.models import Action, ActionTry
 from apps.jobs.models import Job
 from incidentdesk.drills import job_view as view
 from incidentdesk.drills import one_recovery
-from incidentdesk.drills.crash_matrix import REDIS, VICTIMS
 from incidentdesk.drills.field import DrillFailed, Field, expect, wait_for
+from incidentdesk.drills.one_recovery import VICTIMS
 from incidentdesk.drills.recoveries import is_desk_write, named, submit
 
 LONG_MOMENTS = 20
@@ -31,16 +31,14 @@ def random_moments(field: Field, *, seed: int = 1) -> dict[str, Any]:
     job = view.wait_training(field, field.namespace, job_name)
     for n in range(LONG_MOMENTS):
         victim, delay = chance.choice(VICTIMS), chance.uniform(0, LATEST_MOMENT_SECONDS)
-
-        def strike(victim: str = victim, delay: float = delay) -> None:
-            time.sleep(delay)  # the moment itself is what this drill varies
-            if victim == REDIS:
-                one_recovery.flush_redis(field)
-            else:
-                field.kill(victim)
-
+        before = one_recovery.look(field, job, job_name)
+        index = n % one_recovery.WORKERS
         try:
-            one_recovery.recover(field, job, job_name, meanwhile=strike)
+            field.cluster.fault("kill-process", namespace=field.namespace, job=job_name, index=index)
+            time.sleep(delay)  # the moment itself is what this drill varies
+            may_leave = one_recovery.wait_back(field, one_recovery.strike(field, victim))
+            one_recovery.wait_stepping(job, before)
+            one_recovery.judge(field, job, job_name, before, index=index, in_place=not may_leave)
         except DrillFailed as failed:
             raise DrillFailed(f"moment {n + 1}, {victim} after {delay:.2f} s: {failed}") from None
         field.say(f"  {n + 1:>2}: {victim} after {delay:.2f} s; counted once, training again")

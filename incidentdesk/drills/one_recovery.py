@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import redis
+from django.conf import settings
 from django.db.models import Max
 
 from apps.incidents.models import Action, Decision, Signal
 from apps.incidents.policy import current_policy
 from apps.incidents.services.replaying import replay_after
 from apps.jobs.models import Job, Order
+from apps.nodes.models import WatchState
 from incidentdesk.drills import job_view as view
-from incidentdesk.drills.field import Field, expect, wait_for
+from incidentdesk.drills.field import DESK_SERVICES, Field, expect, wait_for
 from incidentdesk.drills.recoveries import is_desk_write
 
+REDIS = "redis"
+VICTIMS = (*DESK_SERVICES, REDIS)
 WORKERS = 3
 RECOVERY_SECONDS = 90
+BACK_SECONDS = 60
 START_LINE = "rendezvous complete"
 
 
@@ -33,6 +38,15 @@ class Before:
     action: int
     decision: int
     starts: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Struck:
+    """A victim, the process id that it had, and when that was killed (monotonic clock)."""
+
+    victim: str
+    pid: int
+    at: float
 
 
 def look(field: Field, job: Job, job_name: str) -> Before:
@@ -58,11 +72,11 @@ def wait_stepping(job: Job, before: Before) -> None:
 
 
 def judge(
-    field: Field, job: Job, job_name: str, before: Before, *, index: int, is_replaced: bool = False
+    field: Field, job: Job, job_name: str, before: Before, *, index: int, in_place: bool = True
 ) -> None:
     """The failure of worker ``index`` was counted once and had one set of effects.
 
-    ``is_replaced``: its pod came anew, which takes a boot check and a second stop.
+    ``in_place``: every worker has to keep its pod. A replaced one takes a boot check and a second stop.
     """
     counted = view.counts(job)[before.counted :]
     expect(len(counted) == 1, f"one failure should be counted, {len(counted)} were")
@@ -74,13 +88,12 @@ def judge(
     expect(attempt == before.attempt + 1, f"attempt {before.attempt + 1} should run, it is {attempt}")
     orders = Order.objects.filter(job=job, sequence__gt=before.sequence).order_by("sequence")
     phases = [order.phase for order in orders]
-    if is_replaced:
-        expect(
-            phases.count("command") == 1 and phases[-1] == "command",
-            f"one start should be ordered, at the end, these were: {phases}",
-        )
-    else:
+    if in_place:
         expect(phases == ["troubleshoot", "command"], f"two order sets should do it, these were: {phases}")
+    expect(
+        phases.count("command") == 1 and phases[-1] == "command",
+        f"one start should be ordered, at the end, these were: {phases}",
+    )
     sequences = [order.sequence - before.sequence for order in orders]
     expect(sequences == list(range(1, len(phases) + 1)), f"sequences should be dense: {sequences}")
     restarts = Action.objects.filter(incident__job=job, kind="restart_process", pk__gt=before.action)
@@ -89,22 +102,45 @@ def judge(
         states.count("done") == 1 and set(states) <= {"done", "superseded"},
         f"one restart should be done, they are {states}",
     )
-    for pod, starts in _starts(field, job_name).items():
+    starts_now = _starts(field, job_name)
+    expect(len(starts_now) == WORKERS, f"{WORKERS} pods should run, {len(starts_now)} do")
+    if in_place:
+        expect(starts_now.keys() == before.starts.keys(), "every worker should keep its pod")
+    for pod, starts in starts_now.items():
         more = starts - before.starts.get(pod, 0)
         expect(more == 1, f"the trainer of pod {pod} should start once more, it did {more} times")
     _, different = replay_after(before.decision, current_policy())
     expect(not different, f"replayed otherwise than stored: {'; '.join(map(str, different[:3]))}")
 
 
-def recover(field: Field, job: Job, job_name: str, *, meanwhile: Any = None) -> None:
-    """Kill one rank, let ``meanwhile`` happen, and judge the recovery."""
-    before = look(field, job, job_name)
-    index = before.counted % WORKERS
-    field.cluster.fault("kill-process", namespace=field.namespace, job=job_name, index=index)
-    if meanwhile is not None:
-        meanwhile()
-    wait_stepping(job, before)
-    judge(field, job, job_name, before, index=index)
+def strike(field: Field, victim: str) -> Struck:
+    """Kill a service, or flush Redis."""
+    struck_at = time.monotonic()
+    if victim != REDIS:
+        return Struck(victim, field.kill(victim), struck_at)
+    client = redis.Redis.from_url(field.stack.servers.redis_url)
+    client.flushall()
+    client.close()
+    return Struck(victim, 0, struck_at)
+
+
+def wait_back(field: Field, struck: Struck) -> bool:
+    """Wait until the victim does its work again. Whether agents may have left meanwhile.
+
+    An agent without contact waits for an order as long as ORDER_WAIT_SECONDS and then ends its container;
+    its pod comes anew. That is what it is made for, when the web process was away for so long.
+    """
+    if struck.victim == REDIS:
+        return False
+    pid = field.stack.supervisor.wait_ready(
+        struck.victim, other_than=struck.pid, timeout_seconds=BACK_SECONDS
+    )
+    away = time.monotonic() - struck.at
+    if struck.victim == "watch":
+        leaders = WatchState.objects.filter(resource="leader", leader__endswith=f":{pid}")
+        wait_for("the new watch to lead", leaders.exists, seconds=BACK_SECONDS)
+    patience = settings.TIMINGS["ORDER_WAIT_SECONDS"] - settings.TIMINGS["POLL_SECONDS"]
+    return struck.victim == "web" and away > patience
 
 
 def settle(field: Field, job: Job, job_name: str, *, failures: int) -> None:
@@ -123,13 +159,6 @@ def settle(field: Field, job: Job, job_name: str, *, failures: int) -> None:
     expect(starts == failures + 1, f"{failures + 1} starts should be ordered, {starts} were")
     writes = [row for row in field.cluster.audit() if is_desk_write(row, job_name)]
     expect(not writes, f"restarts in place should write nothing to the cluster, there are {writes}")
-
-
-def flush_redis(field: Field) -> None:
-    """Empty Redis, as a lost broker would."""
-    client = redis.Redis.from_url(field.stack.servers.redis_url)
-    client.flushall()
-    client.close()
 
 
 def _starts(field: Field, job_name: str) -> dict[str, int]:

@@ -10,8 +10,9 @@ from typing import Any, get_args
 import pytest
 
 from apps import crash_points
-from incidentdesk.drills.crash_matrix import ELSEWHERE, ROWS, VICTIMS, Cell, table
+from incidentdesk.drills.crash_matrix import ELSEWHERE, ROWS, Cell, table
 from incidentdesk.drills.field import wait_for
+from incidentdesk.drills.one_recovery import VICTIMS
 
 
 def pass_point(point: crash_points.Point) -> threading.Thread:
