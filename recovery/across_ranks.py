@@ -1,0 +1,178 @@
+"""Who is to blame among ranks: the first failure, the one who never joined, and pairs of nodes.
+
+Source: DOMAIN section 7 ("most report a symptom; the culprit failed first or never joined").
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from recovery.observed import Evidence, RankView
+from recovery.rules.rule import EvidenceClass, FactValue, Rule, RuleSet
+from recovery.scan import Line, Scan
+
+#: A node of a pairwise check is slow beyond this many times the median of the round, and dead beyond the other.
+SLOW_RATIO = 2.0
+DEAD_RATIO = 30.0
+
+_ROUND = re.compile(r"\{([0-9:., infa-]{3,4000})\}")
+_PAIR = re.compile(r"(\d{1,6}): {0,2}(-?\d{1,9}(?:\.\d{1,9})?|inf|nan)")
+_SEQUENCE = re.compile(r"seqnum=(\d{1,15})", re.IGNORECASE)
+_NAMED = re.compile(
+    r"(?:culprit rank|missing ranks?|faulty rank|rank that did not (?:join|arrive)|did not join|waiting for rank)[ :=\[]{1,4}(\d{1,6})"
+    r"|\brank (\d{1,6}) (?:did not (?:join|arrive|call|enter)|never (?:joined|arrived|called|entered)|is missing)",
+    re.IGNORECASE,
+)
+_TORCH_ELASTIC = re.compile(r"\(exitcode: ?(-?\d{1,4})\) local_rank: ?(\d{1,5})")
+_SEVERE_SIGNALS = frozenset({4, 6, 7, 8, 11})
+
+
+class RankedHit(Protocol):
+    """What is needed of a hit."""
+
+    @property
+    def rule(self) -> Rule: ...
+    @property
+    def lines(self) -> tuple[Line, ...]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Culprit:
+    """Rank (or node index of a pairwise check) and node; None and "" when nobody can be named."""
+
+    rank: int | None = None
+    node: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Ranks:
+    """What the ranks say together."""
+
+    facts: dict[str, FactValue] = field(default_factory=dict)
+    named: Culprit = Culprit()
+    missing: Culprit = Culprit()
+    views: tuple[RankView, ...] = ()
+
+    def culprit(self, hits: Sequence[RankedHit]) -> Culprit:
+        """Who failed first with a cause of its own, else who was named, else who never joined."""
+        if self.named.rank is not None:
+            return self.named
+        first = _first_cause(self.views, hits)
+        return first if first.rank is not None else self.missing
+
+
+def read(evidence: Evidence, seen: Scan, rules: RuleSet) -> Ranks:
+    """Facts and suspects out of ranks and pairwise rounds."""
+    facts: dict[str, FactValue] = {}
+    named = _pairwise(evidence.log, facts)
+    if named.rank is None:
+        named = _named(evidence)
+        if named.rank is not None:
+            facts["rank.named"] = True
+    missing = Culprit()
+    if len(evidence.ranks) > 1:
+        missing = _missing(evidence, seen, rules, facts)
+    return Ranks(facts, named, missing, evidence.ranks)
+
+
+def _pairwise(log: Sequence[str], facts: dict[str, FactValue]) -> Culprit:
+    """Elapsed times of a pairwise check in rounds with changed partners: who is bad in all of them is it."""
+    rounds = []
+    for line in log:
+        small = line.lower()
+        if "elapsed time" not in small and "round" not in small:
+            continue
+        block = _ROUND.search(small)
+        times = {int(node): float(value) for node, value in _PAIR.findall(block[1])} if block else {}
+        if len(times) >= 2:
+            rounds.append(times)
+    if len(rounds) < 2:
+        return Culprit()
+    dead, slow = [], []
+    for node in sorted(set.intersection(*(set(times) for times in rounds))):
+        ratios = [times[node] / _median(times) if times[node] >= 0 else DEAD_RATIO for times in rounds]
+        if all(not ratio < DEAD_RATIO for ratio in ratios):
+            dead.append(node)
+        elif all(not ratio < SLOW_RATIO for ratio in ratios):
+            slow.append(node)
+    if dead or slow:
+        facts["pair.dead" if dead else "pair.slow"] = True
+        chosen = dead or slow
+        return Culprit(chosen[0]) if len(chosen) == 1 else Culprit()
+    return Culprit()
+
+
+def _median(times: dict[int, float]) -> float:
+    values = sorted(value for value in times.values() if value >= 0)
+    return max(values[(len(values) - 1) // 2], 1e-6) if values else 1.0
+
+
+def _named(evidence: Evidence) -> Culprit:
+    """A rank that a tool names as the one that was missing or wrong."""
+    lines = [*evidence.log, *(line for rank in evidence.ranks for line in rank.log)]
+    for line in lines:
+        if "rank" not in line and "Rank" not in line and "join" not in line:
+            continue
+        if match := _NAMED.search(line):
+            return _of(evidence.ranks, int(match[1] or match[2]))
+    return Culprit()
+
+
+def _of(ranks: Sequence[RankView], number: int) -> Culprit:
+    node = next((view.node for view in ranks if view.rank == number), "")
+    return Culprit(number, node)
+
+
+def _missing(evidence: Evidence, seen: Scan, rules: RuleSet, facts: dict[str, FactValue]) -> Culprit:
+    """The only rank that does not wait in the collective in which the others time out."""
+    waiting: set[int] = set()
+    for n, lines in seen.hits.items():
+        if "collective-timeout" in rules.rules[n].tags:
+            waiting |= {line.rank for line in lines if line.rank is not None}
+    if not waiting:
+        return Culprit()
+    others = [view for view in evidence.ranks if view.rank not in waiting]
+    sequences = {found for view in evidence.ranks for line in view.log for found in _SEQUENCE.findall(line)}
+    if len(sequences) > 1:
+        facts["rank.sequences_differ"] = True
+    if len(others) == 1:
+        facts["rank.missing"] = True
+        return Culprit(others[0].rank, others[0].node)
+    return Culprit()
+
+
+def _first_cause(views: Sequence[RankView], hits: Sequence[RankedHit]) -> Culprit:
+    """The rank with the strongest cause of its own; among equals the one that failed first."""
+    best: dict[int, int] = {}
+    for hit in hits:
+        if hit.rule.evidence_class < EvidenceClass.HINT:
+            continue
+        for line in hit.lines:
+            if line.rank is not None:
+                best[line.rank] = max(best.get(line.rank, 0), int(hit.rule.evidence_class))
+    for view in views:
+        code = view.exit_code
+        if code is not None and (code - 128 in _SEVERE_SIGNALS or -code in _SEVERE_SIGNALS or code == 137):
+            best[view.rank] = max(best.get(view.rank, 0), int(EvidenceClass.HINT))
+    if not best:
+        timed = [view for view in views if view.first_error_seconds is not None]
+        if not timed:
+            return Culprit()
+        first = min(timed, key=lambda view: (view.first_error_seconds, view.rank))
+        return Culprit(first.rank, first.node)
+    by_rank = {view.rank: view for view in views}
+    candidates = [by_rank[rank] for rank in best if rank in by_rank]
+    timed = [view for view in candidates if view.first_error_seconds is not None]
+    if timed:
+        first = min(timed, key=lambda view: (view.first_error_seconds, view.rank))
+        return Culprit(first.rank, first.node)
+    top = max(best.values())
+    strongest = [view for view in candidates if best[view.rank] == top]
+    nodes = {view.node for view in strongest}
+    if len(strongest) > 1 and len(nodes) > 1:
+        return Culprit()  # the same on several machines: nobody in particular
+    first = min(strongest, key=lambda view: view.rank)
+    return Culprit(first.rank, first.node)

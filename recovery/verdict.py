@@ -1,0 +1,283 @@
+"""Evidence and history -> what failed, where, what would mend it, and how sure we are. Source: DOMAIN section 7.
+
+Every rule is evaluated. The winner is the hit with the strongest evidence class, then the most specific, then
+the order of rules; the others are kept as support or contradiction. Unknown is a category.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from recovery import across_ranks
+from recovery.facts import facts_of
+from recovery.observed import Evidence
+from recovery.past import History
+from recovery.rules.categories import CATEGORIES
+from recovery.rules.rule import Blame, EvidenceClass, FactValue, Remedy, Rule, RuleSet
+from recovery.scan import Line, Scan, scan
+
+MAX_SHOWN = 20
+_MAX_SHOWN_LINE = 500
+
+#: How strongly a class speaks, in [0, 1]; chosen in the order of DOMAIN 7, not measured.
+_WEIGHTS: Mapping[EvidenceClass, float] = {
+    EvidenceClass.CHECK: 0.95,
+    EvidenceClass.DEVICE: 0.9,
+    EvidenceClass.NODE: 0.9,
+    EvidenceClass.END: 0.85,
+    EvidenceClass.LOG: 0.8,
+    EvidenceClass.HINT: 0.6,
+    EvidenceClass.METRIC: 0.5,
+    EvidenceClass.SYMPTOM: 0.4,
+    EvidenceClass.BENIGN: 0.2,
+}
+_CONTRADICTED = 0.15
+_SUPPORTED = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """A rule that applies here, with what it concludes in this context, and the lines that it rests on."""
+
+    rule: Rule
+    category: str
+    remedy: Remedy
+    blame: Blame
+    reason: str
+    lines: tuple[Line, ...] = ()
+
+    @property
+    def rank_key(self) -> tuple[int, int, int]:
+        """Greater wins: class, specificity, earlier rule."""
+        return (self.rule.evidence_class, self.rule.specificity, -self.rule.order)
+
+    @property
+    def weight(self) -> float:
+        """How strongly it speaks, in [0, 1]."""
+        return _WEIGHTS[self.rule.evidence_class]
+
+
+@dataclass(frozen=True, slots=True)
+class Cited:
+    """One thing that a verdict rests on, or that speaks against it."""
+
+    text: str
+    rule: str
+    weight: float
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A remedy that was considered and not taken."""
+
+    remedy: Remedy
+    because: str
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What we conclude. ``culprit_rank`` and ``culprit_node`` are None and "" where nobody can be named.
+
+    ``confidence`` in [0, 1]; ``evidence`` strongest first; ``unread_lines`` were not looked at.
+    """
+
+    category: str
+    remedy: Remedy
+    blame: Blame
+    reason: str
+    rule: str
+    confidence: float
+    evidence_class: EvidenceClass = EvidenceClass.BENIGN
+    culprit_rank: int | None = None
+    culprit_node: str = ""
+    exit: str = ""
+    evidence: tuple[Cited, ...] = ()
+    contradictions: tuple[Cited, ...] = ()
+    considered: tuple[Refused, ...] = ()
+    unread_lines: int = 0
+    unread_steps: int = 0
+
+
+def judge(evidence: Evidence, history: History, rules: RuleSet) -> Verdict:
+    """Say what failed, where, what would mend it, and how sure we are.
+
+    Args:
+        evidence: What was seen of one failure.
+        history: What earlier attempts and other machines say.
+        rules: The rules in force.
+    Returns:
+        The verdict; unknown is a category, never an exception.
+    """
+    seen = scan(evidence, rules)
+    facts = facts_of(evidence, history)
+    ranks = across_ranks.read(evidence, seen, rules)
+    facts |= ranks.facts
+    hits = _hits(seen, facts, rules)
+    culprit = ranks.culprit(hits)
+    if not hits:
+        return _unknown(facts, seen, culprit)
+    best = max(hits, key=lambda hit: hit.rank_key)
+    best = _refined(best, hits)
+    return _verdict(best, hits, facts, seen, culprit, rules)
+
+
+def all_hits(evidence: Evidence, history: History, rules: RuleSet) -> tuple[list[Hit], Scan]:
+    """Every rule that applies, strongest first, for trying rules; marks have no conclusion and are not among them."""
+    seen = scan(evidence, rules)
+    facts = facts_of(evidence, history)
+    facts |= across_ranks.read(evidence, seen, rules).facts
+    return sorted(_hits(seen, facts, rules), key=lambda hit: hit.rank_key, reverse=True), seen
+
+
+def _hits(seen: Scan, facts: dict[str, FactValue], rules: RuleSet) -> list[Hit]:
+    """The rules that apply. Sightings come first, so that conditions may speak of any line."""
+    for n in seen.hits:
+        rule = rules.rules[n]
+        facts[f"seen.{rule.id}"] = True
+        for tag in rule.tags:
+            facts[f"seen.{tag}"] = True
+    found = []
+    for n, rule in enumerate(rules.rules):
+        if rule.is_mark:
+            continue
+        lines = seen.hits.get(n, ())
+        if rule.patterns and not lines:
+            continue
+        here = facts
+        if lines:
+            ranks = {line.rank for line in lines if line.rank is not None}
+            nodes = {line.node for line in lines if line.node}
+            if ranks:
+                here = facts | {"here.ranks": len(ranks), "here.nodes": len(nodes)}
+        if not rule.applies(here):
+            continue
+        found.append(_concluded(rule, here, lines))
+    return found
+
+
+def _concluded(rule: Rule, facts: Mapping[str, FactValue], lines: tuple[Line, ...]) -> Hit:
+    assert rule.remedy is not None and rule.blame is not None  # only marks have none
+    for case in rule.when:
+        if case.holds(facts):
+            return Hit(
+                rule, case.category or rule.category, case.remedy or rule.remedy, case.blame or rule.blame,
+                case.reason, lines,
+            )  # fmt: skip
+    return Hit(rule, rule.category, rule.remedy, rule.blame, rule.reason, lines)
+
+
+def _refined(best: Hit, hits: list[Hit]) -> Hit:
+    """A failed check says that the machine is bad; what names the failure better gives the category."""
+    if not best.rule.refine:
+        return best
+    better = [hit for hit in hits if hit is not best and hit.category in best.rule.refine]
+    if not better:
+        return best
+    names = max(better, key=lambda hit: hit.rank_key)
+    return replace(
+        best, category=names.category, reason=f"{best.reason}; {names.reason[:1].lower()}{names.reason[1:]}"
+    )
+
+
+def _unknown(facts: Mapping[str, FactValue], seen: Scan, culprit: across_ranks.Culprit) -> Verdict:
+    clean = bool(facts.get("checks.clean"))
+    reason = "Nothing that is known explains this end"
+    return Verdict(
+        category="transient_unknown" if clean else "unknown",
+        remedy=Remedy.RESTART_PROCESS,
+        blame=Blame.NONE,
+        reason=f"{reason}{', and every check is green' if clean else ''}: the cheapest restart",
+        rule="none",
+        confidence=0.2,
+        culprit_rank=culprit.rank,
+        culprit_node=culprit.node,
+        considered=_considered(Remedy.RESTART_PROCESS, [], facts),
+        unread_lines=seen.unread_lines,
+        unread_steps=seen.unread_steps,
+    )
+
+
+def _verdict(
+    best: Hit, hits: list[Hit], facts: Mapping[str, FactValue], seen: Scan, culprit: across_ranks.Culprit,
+    rules: RuleSet,
+) -> Verdict:  # fmt: skip
+    others = sorted(
+        (hit for hit in hits if hit.rule is not best.rule), key=lambda hit: hit.rank_key, reverse=True
+    )
+    support = [hit for hit in others if _agree(hit, best)]
+    against = [
+        hit for hit in others if not _agree(hit, best) and hit.rule.evidence_class >= EvidenceClass.HINT
+    ]
+    confidence = best.weight
+    if support:
+        confidence += _SUPPORTED
+    if any(hit.rule.evidence_class >= best.rule.evidence_class for hit in against):
+        confidence -= _CONTRADICTED
+    if facts.get("checks.clean") and best.blame is Blame.NODE:
+        confidence -= _SUPPORTED
+    isolates = best.remedy in {Remedy.ISOLATE_NODE, Remedy.EVICT_AT_CHECKPOINT}
+    return Verdict(
+        category=best.category,
+        remedy=best.remedy,
+        blame=best.blame,
+        reason=best.reason,
+        rule=best.rule.id,
+        confidence=round(min(0.99, max(0.05, confidence)), 2),
+        evidence_class=best.rule.evidence_class,
+        culprit_rank=culprit.rank,
+        culprit_node=culprit.node,
+        exit=rules.exits.get(best.rule.exit, "") if isolates else "",
+        evidence=_cited([best, *support]),
+        contradictions=_cited(against),
+        considered=_considered(best.remedy, hits, facts),
+        unread_lines=seen.unread_lines,
+        unread_steps=seen.unread_steps,
+    )
+
+
+def _agree(one: Hit, other: Hit) -> bool:
+    return one.remedy is other.remedy or one.category == other.category or one.blame is other.blame
+
+
+def _cited(hits: list[Hit]) -> tuple[Cited, ...]:
+    cited = []
+    for hit in hits:
+        texts = [line.text.strip()[:_MAX_SHOWN_LINE] for line in hit.lines[:3]] or [hit.reason]
+        cited += [Cited(text, hit.rule.id, hit.weight) for text in texts]
+    return tuple(cited[:MAX_SHOWN])
+
+
+_NOT_ENOUGH: Mapping[Remedy, str] = {
+    Remedy.RESTART_PROCESS: "a new process would meet the same",
+    Remedy.RESTART_CONTAINER: "dearer than a new process, and nothing speaks against the container",
+    Remedy.EVICT_AT_CHECKPOINT: "the node is not known to be slow or wearing out",
+    Remedy.ISOLATE_NODE: "no failed hardware check and no device error that asks for it",
+    Remedy.MARK_HANG: "it has ended; there is nothing to look into any more",
+    Remedy.FAIL_FAST: "nothing shows that a retry is futile",
+    Remedy.BACKOFF_SHARED: "no shared dependency is seen in trouble",
+    Remedy.NEEDS_OPERATOR: "a remedy without people is left",
+}
+
+
+def _considered(taken: Remedy, hits: list[Hit], facts: Mapping[str, FactValue]) -> tuple[Refused, ...]:
+    """The remedies not taken, each with its reason: who asked for it and was outweighed, or why it does not fit."""
+    asked = {hit.remedy: hit for hit in sorted(hits, key=lambda hit: hit.rank_key)}
+    refused = []
+    for remedy in Remedy:
+        if remedy is taken:
+            continue
+        hit = asked.get(remedy)
+        if hit is not None:
+            because = f"outweighed: {hit.reason} ({hit.rule.evidence_class.name.lower()} evidence)"
+        elif remedy is Remedy.ISOLATE_NODE and facts.get("checks.clean"):
+            because = "every check is green and no device error asks for it"
+        elif remedy is Remedy.FAIL_FAST and facts.get("past.first_time"):
+            because = "seen for the first time: nothing shows that a retry is futile"
+        else:
+            because = _NOT_ENOUGH[remedy]
+        refused.append(Refused(remedy, because))
+    return tuple(refused)
+
+
+assert {"transient_unknown", "unknown"} <= set(CATEGORIES)
