@@ -408,7 +408,8 @@ class _Run:
             place = bisect_left(self.free, node)
             if place == len(self.free) or self.free[place] != node:
                 self.free.insert(place, node)
-            self._fill(moment)
+            if self.holes:
+                self._fill(moment)
 
     def _leave_free(self, node: str) -> None:
         place = bisect_left(self.free, node)

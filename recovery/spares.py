@@ -17,7 +17,6 @@ from recovery.figures import Basis, positive, quantile
 from recovery.lemons import LemonPolicy, LemonScore, Offence, Probation, Return, probation, score
 
 DAY_HOURS = 24.0
-_MOST_SPARES = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,15 +150,12 @@ def size_pool(
     by_median, by_mean, by_p90 = (_needed(load, target_share) for load in loads)
     mean_load = loads[1]
     job_gpu_hours = a_day * min(job_nodes, nodes) * gpus_per_node * repair.median_hours
-    rows = tuple(
-        SpareRow(
-            spares=size,
-            ready_share=poisson_share_at_most(size - 1, mean_load),
-            idle_gpu_hours_a_day=_mean_idle(size, mean_load) * gpus_per_node * DAY_HOURS,
-            saved_gpu_hours_a_day=job_gpu_hours * poisson_share_at_most(size - 1, mean_load),
-        )
-        for size in range(max(by_median, by_mean, by_p90) + 1)
-    )
+    rows = [SpareRow(0, 0.0, 0.0, 0.0)]
+    idle = 0.0
+    for size in range(1, by_p90 + 1):
+        ready = poisson_share_at_most(size - 1, mean_load)
+        idle += ready  # so many stand by on average: the sum of P(fewer than k are away) for k = 1 … size
+        rows.append(SpareRow(size, ready, idle * gpus_per_node * DAY_HOURS, job_gpu_hours * ready))
     return SparePool(
         nodes=nodes,
         target_share=target_share,
@@ -168,26 +164,23 @@ def size_pool(
         by_median=by_median,
         by_mean=by_mean,
         by_p90=by_p90,
-        rows=rows,
+        rows=tuple(rows),
         basis=Basis.ESTIMATED,
     )
 
 
 def _needed(load: float, target_share: float) -> int:
     """Smallest pool in which a failure finds a spare: fewer nodes than that are away when it comes."""
-    size = 1
-    while poisson_share_at_most(size - 1, load) < target_share:
-        size += 1
-        if size > _MOST_SPARES:
-            raise BadInput(
-                f"no pool of up to {_MOST_SPARES} spares is enough: shorten repairs", field="repair"
-            )
-    return size
-
-
-def _mean_idle(size: int, load: float) -> float:
-    """Mean number of spares that stand by: sum of P(fewer than k are away) for k = 1 … size."""
-    return sum(poisson_share_at_most(k - 1, load) for k in range(1, size + 1))
+    low, high = 0, 1  # low is too small; high may do
+    while poisson_share_at_most(high - 1, load) < target_share:
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        if poisson_share_at_most(middle - 1, load) < target_share:
+            low = middle
+        else:
+            high = middle
+    return high
 
 
 @dataclass(frozen=True, slots=True)

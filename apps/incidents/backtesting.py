@@ -130,6 +130,7 @@ def run(
     seed: int,
     assumptions: JobAssumptions,
     tell: Tell,
+    full_policies: str = FULL_POLICIES,
 ) -> Backtest:
     """Replay everything. The same seed gives the same placements to every policy and size.
 
@@ -171,7 +172,7 @@ def run(
         seed=seed,
         placements=placements,
         sizes=tuple(table(size, mine) for size in sizes),
-        full=tuple(table(size, parse_policies(FULL_POLICIES)) for size in full_sizes),
+        full=tuple(table(size, parse_policies(full_policies)) for size in full_sizes),
     )
 
 

@@ -178,7 +178,7 @@ def spares_text(trace: NamedTrace, pool: SparePool) -> str:
         pool.advised: "advised",
         pool.best_by_price.spares: "best by price",
     }
-    for size in sorted(marks):
+    for size in sorted(size for size in marks if size < len(pool.rows)):
         row = pool.row(size)
         lines.append(
             f"{size:>6}{row.ready_share:>20.1%}{row.idle_gpu_hours_a_day:>23,.0f}{row.saved_gpu_hours_a_day:>24,.0f}"

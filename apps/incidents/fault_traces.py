@@ -53,16 +53,14 @@ def read_trace(path: Path, *, nodes: int, days: float, system: str | None = None
     file = _file(path)
     try:
         rows = _json_rows(file) if file.suffix == ".json" else _csv_rows(file)
-    except (OSError, UnicodeDecodeError, ValueError) as error:
-        raise BadInput(f"{file} cannot be read as a fault trace: {error}", field="trace") from error
-    columns = set(rows[0]) if rows else set()
-    try:
+        columns = set(rows[0]) if rows else set()
         if columns >= INTERVAL_COLUMNS:
             return NamedTrace(file.stem, _from_intervals(rows, nodes, days))
         if columns >= LOCAL_COLUMNS:
             return _from_systems(rows, system)
-    except (KeyError, TypeError, ValueError) as error:
-        raise BadInput(f"{file} has a row that cannot be read: {error}", field="trace") from error
+    except (OSError, AttributeError, LookupError, TypeError, ValueError) as error:
+        # A file from elsewhere can be wrong in any of these ways; what is wrong is in the error's own words.
+        raise BadInput(f"{file} cannot be read as a fault trace: {error!r}", field="trace") from error
     raise BadInput(
         f"{file} is no fault trace that is known: give a CSV with {', '.join(sorted(INTERVAL_COLUMNS))} or with "
         f"{', '.join(sorted(LOCAL_COLUMNS))}, or JSON events with node_id, event_time, event_type",
@@ -87,13 +85,16 @@ def _csv_rows(file: Path) -> list[dict[str, str]]:
 
 
 def _json_rows(file: Path) -> list[dict[str, str]]:
-    """Begin and end events to intervals: an end belongs to the oldest open fault of its node and type."""
+    """Begin and end events to intervals: an end belongs to the oldest open fault of its node and type.
+
+    At equal times begins come first, for a fault may take no time.
+    """
     events = json.loads(file.read_text())
     if not isinstance(events, list):
         raise BadInput(f"{file} is no list of events: give a fault trace", field="trace")
     rows: list[dict[str, str]] = []
     open_: dict[tuple[str, str], list[dict[str, str]]] = {}
-    for event in sorted(events, key=lambda each: (each["event_time"], each["event_type"] != "fault_end")):
+    for event in sorted(events, key=lambda each: (each["event_time"], each["event_type"] != "fault_start")):
         kind: Any = event.get("fault_type") or {}
         key = (event["node_id"], json.dumps(kind, sort_keys=True))
         if event["event_type"] == "fault_start":

@@ -1,13 +1,15 @@
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import date, datetime, timedelta
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from recovery.figures import Basis, estimated, measured
+from recovery.prices import GpuPrice
 from recovery.signals import SignalKind
-from recovery.timeline import EVENT_KINDS, STAGES, Event, from_entries, recoveries, render, stages
+from recovery.timeline import EVENT_KINDS, STAGES, Event, cost, from_entries, recoveries, render, stages
 from tests.recovery.desk import START
 from tests.recovery.test_decide import started
 
@@ -57,6 +59,43 @@ def test_reference_run_is_split_and_its_rest_is_said_to_be_unattributed() -> Non
     assert "reschedule        50.000  45.5%" in text
     assert "88 steps lost: failed at 3388, resumed from 3300" in text
     assert "found by watch" in text
+
+
+def test_reference_run_costs_its_two_minutes_and_its_88_steps() -> None:
+    found = stages(reference_run())
+    assert found is not None
+    price = GpuPrice("v6e", 2.7, "USD", date(2026, 11, 1), "price list")
+    paid = cost(found, {"v6e": 12}, step_seconds=measured(0.16), prices={"v6e": price})
+    assert paid.down_gpu_hours.value == pytest.approx(110 * 12 / 3600)
+    assert paid.down_gpu_hours.basis is Basis.MEASURED
+    assert paid.again_gpu_hours is not None
+    assert paid.again_gpu_hours.value == pytest.approx(88 * 0.16 * 12 / 3600)
+    assert paid.gpu_hours.basis is Basis.ESTIMATED
+    assert paid.money["v6e"].amount == pytest.approx(124.08 * 12 / 3600 * 2.7)
+    text = render(found, paid)
+    assert "GPU-hours without progress: 0.37 (measured)" in text
+    assert "GPU-hours to do steps again: 0.05 (estimated)" in text
+    assert "cost: 1.12 USD (v6e at 2.7 per GPU-hour, price list, 2026-11-01)" in text
+
+
+def test_no_price_given_no_money_shown() -> None:
+    found = stages(reference_run())
+    assert found is not None
+    price = GpuPrice("H100", 2.0, "EUR", date(2026, 11, 1), "contract")
+    mixed = cost(found, {"H100": 8, "A100": 24}, step_seconds=estimated(0.16), prices={"H100": price})
+    assert list(mixed.money) == ["H100"]
+    assert mixed.money["H100"].amount == pytest.approx(124.08 * 8 / 3600 * 2)
+    assert cost(found, {"H100": 8}).money == {}
+    assert "cost" not in render(found, cost(found, {"H100": 8}))
+
+
+def test_what_steps_cost_is_not_said_where_it_is_not_known() -> None:
+    found = stages(reference_run()[:3], until=at(40))
+    assert found is not None
+    paid = cost(found, {"H100": 9}, step_seconds=measured(1))
+    assert paid.again_gpu_hours is None
+    assert paid.gpu_hours.value == pytest.approx(0.1)
+    assert "to do steps again: not known" in render(found, paid)
 
 
 def test_unfinished_recovery_is_split_so_far() -> None:

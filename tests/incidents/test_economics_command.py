@@ -1,0 +1,136 @@
+from __future__ import annotations
+
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from django.core.management import CommandError, call_command
+
+from apps.incidents.economics import duration
+from tests.incidents.test_fault_traces import INTERVALS
+from tests.traces import INFINITEHBD, LANL, needs_traces
+
+
+def economics(*words: str) -> str:
+    out = StringIO()
+    call_command("economics", *words, stdout=out)
+    return out.getvalue()
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> str:
+    file = tmp_path / "faults.csv"
+    file.write_text(INTERVALS)
+    return str(file)
+
+
+def test_interval_is_told_in_every_form_with_its_waste() -> None:
+    told = economics(
+        "checkpoint", "--checkpoint-seconds", "300", "--mtbf-seconds", "604800", "--step-seconds", "5"
+    )
+    rows = {line[:20].strip(): line.split() for line in told.splitlines()}
+    assert {"19,049.4", "3.15%"} <= set(rows["Young"])
+    assert {"18,849.9", "advised"} <= set(rows["Daly, higher order"])
+    assert "19,051.8" in rows["save-inclusive"]
+    assert "Save every 3,770 steps." in told
+    assert "warning" not in told
+
+
+def test_present_setting_is_compared_and_warned_of() -> None:
+    told = economics(
+        "checkpoint",
+        "--checkpoint-seconds",
+        "40",
+        "--mtbf-seconds",
+        "11124",
+        "--present-interval-seconds",
+        "10800",
+    )
+    (row,) = [line for line in told.splitlines() if line.startswith("present setting")]
+    assert {"48.91%", "0.971"} <= set(row.split())
+    assert "warning: present setting" in told
+
+
+def test_new_cluster_gets_the_prior_and_is_told_so() -> None:
+    told = economics(
+        "checkpoint", "--checkpoint-seconds", "60", "--nodes", "128", "--checkpoint-bytes", "1e12"
+    )
+    assert "(assumed, 0 failures in 0 node-days; prior of 270 node-days weighs 100%)" in told
+    assert "(all assumed;" in told
+    assert "TB a day" in told
+
+
+def test_drives_wear() -> None:
+    told = economics(
+        "checkpoint", "--checkpoint-seconds", "64", "--mtbf-seconds", "11124", "--checkpoint-bytes", "1e11",
+        "--store-bytes-per-second", "1e9", "--store-bytes", "1e13", "--kept", "3", "--drives", "10",
+        "--drive-bytes", "1e12", "--drive-endurance-bytes", "1e15",
+    )  # fmt: skip
+    for words in (
+        "write bandwidth",
+        "Store's room for what is kept: 3.00%",
+        "times a day",
+        "of the rated writes a year",
+    ):
+        assert words in told
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("checkpoint", "--checkpoint-seconds", "0", "--mtbf-seconds", "1"), "checkpoint_seconds is 0, but"),
+        (("checkpoint", "--checkpoint-seconds", "1", "--nodes", "0"), "nodes is 0"),
+        (
+            ("checkpoint", "--checkpoint-seconds", "1"),
+            "one of the arguments --mtbf-seconds --nodes is required",
+        ),
+        (("mtbf", "/nonexistent"), "holds no fault trace"),
+        (
+            ("checkpoint", "--checkpoint-seconds", "1", "--mtbf-seconds", "9", "--restart-seconds", "-1"),
+            "below 0",
+        ),
+    ],
+)
+def test_figures_that_cannot_be_are_refused(words: tuple[str, ...], says: str) -> None:
+    with pytest.raises(CommandError, match=says):
+        economics(*words)
+
+
+def test_small_trace_is_told_with_its_prior_and_its_wide_interval(trace: str) -> None:
+    told = economics("mtbf", trace, "--nodes", "10", "--days", "14", "--job-sizes", "4")
+    assert "4 failures in 125 node-days" in told
+    assert "prior of 270 node-days, as strong as 2 failures, weighs 81.2%" in told
+    assert "3 gaps: too few to say" in told
+
+
+def test_spares_are_told_by_median_mean_and_tail(trace: str) -> None:
+    told = economics("spares", trace, "--nodes", "10", "--days", "14")
+    assert "median" in told
+    assert "1 of them not over" in told
+    assert "advised" in told
+
+
+@needs_traces
+def test_measured_cluster_is_told() -> None:
+    told = economics("mtbf", str(INFINITEHBD))
+    assert "381 failures in 94,442 node-days" in told
+    assert "node MTBF 247.9 days (224.2 to 274.8)" in told
+    assert "184 nodes hit; the worst 40 of them had 48.3% of the failures" in told
+    assert "gaps are clustered" in told
+    pool = economics("spares", str(INFINITEHBD))
+    assert "6 by the median, 17 by the mean, 43 by the 90th percentile" in pool
+
+
+@needs_traces
+@pytest.mark.parametrize(("system", "hours"), [("18", "7.33 h"), ("20", "13.16 h")])
+def test_measured_systems_are_told_with_their_poor_fit(system: str, hours: str) -> None:
+    told = economics("mtbf", str(LANL), "--system", system)
+    assert f"whole system: one failure in {hours}" in told
+    assert "exponential fit is poor" in told
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(40, "40 s"), (943.36, "15.7 min"), (19_049, "5.29 h"), (604_800, "7.0 days")]
+)
+def test_durations_are_told_as_people_say_them(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
