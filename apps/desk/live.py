@@ -32,9 +32,11 @@ from django.db import connections
 from django.utils.crypto import constant_time_compare
 
 from apps.access.async_database import Unavailable, database
-from apps.access.models import User
+from apps.access.models import RoleBinding, User
 from apps.access.selectors import visible_tenant_ids
+from apps.desk.scope import sees_all_nodes
 from apps.desk.views.feed import read_cursor
+from apps.incidents.services.feed import FLEET_TOPIC, NODE_TOPIC
 
 _log = logging.getLogger(__name__)
 
@@ -68,16 +70,24 @@ class Row:
     topic: str
     key: str
 
+    @property
+    def change(self) -> tuple[str, str]:
+        """What a page is told."""
+        return (NODE_TOPIC if self.topic == FLEET_TOPIC else self.topic), self.key
+
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """Who reads a stream: tenants, None for all."""
+    """Who reads a stream: tenants, None for all, and whether every node."""
 
     user_id: int
     tenant_ids: frozenset[int] | None
+    all_nodes: bool
 
     def sees(self, row: Row) -> bool:
-        """Whether a row is of one of the reader's tenants."""
+        """Whether a row is of one of the reader's tenants, or about a node of somebody who sees them all."""
+        if row.topic == FLEET_TOPIC:
+            return self.all_nodes
         return self.tenant_ids is None or row.tenant_id in self.tenant_ids
 
 
@@ -284,7 +294,7 @@ class _Stream:
         checked = spoke = commented = time.monotonic()
         while True:
             rows, self._cursor = await source.after(self._cursor)
-            changes = list(dict.fromkeys((row.topic, row.key) for row in rows if self._reader.sees(row)))
+            changes = list(dict.fromkeys(row.change for row in rows if self._reader.sees(row)))
             now = time.monotonic()
             if len(changes) > LONGEST_MESSAGE:
                 await self._event("reload", {})
@@ -379,6 +389,11 @@ def identify(session_key: str) -> Reader | None:
         if not any(constant_time_compare(known, valid) for valid in hashes):
             return None  # the password was changed since
         tenants = visible_tenant_ids(user)
-        return Reader(user_id=user.pk, tenant_ids=None if tenants is None else frozenset(tenants))
+        bound_to = RoleBinding.objects.filter(user=user).values_list("tenant_id", flat=True)
+        return Reader(
+            user_id=user.pk,
+            tenant_ids=None if tenants is None else frozenset(tenants),
+            all_nodes=sees_all_nodes(tenants, bound_to),
+        )
     finally:
         connections.close_all()

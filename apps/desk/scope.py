@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import wraps
 from typing import Any
@@ -77,18 +77,25 @@ def scope_of(request: HttpRequest) -> Scope:
     tenant_ids = visible_tenant_ids(user)
     clusters = Cluster.objects.order_by("slug").defer("token_keys")
     bindings = list(RoleBinding.objects.filter(user=user).values_list("tenant_id", "role"))
-    all_nodes = tenant_ids is None or any(tenant_id is None for tenant_id, _ in bindings)
+    all_nodes = sees_all_nodes(tenant_ids, [tenant_id for tenant_id, _ in bindings])
     if not all_nodes and tenant_ids is not None:
         mapped = NamespaceMap.objects.filter(cluster=OuterRef("pk"), tenant__in=tenant_ids)
         with_jobs = Job.objects.filter(cluster=OuterRef("pk"), tenant__in=tenant_ids)
         clusters = clusters.filter(Q(Exists(mapped)) | Q(Exists(with_jobs)))
-    found = list(clusters)
+    every = list(clusters)
     wanted = request.GET.get("cluster", "")
-    chosen = next((cluster for cluster in found if cluster.slug == wanted), None)
+    chosen = next((cluster for cluster in every if cluster.slug == wanted), None)
+    # A cluster that is gone is offered no more; what happened in it stays readable under its address.
+    found = [cluster for cluster in every if not cluster.is_retired or cluster == chosen]
     if wanted and chosen is None:
         raise Http404(f"There is no cluster {wanted} here.")
     operates = frozenset(tenant_id for tenant_id, role in bindings if role == Role.OPERATOR)
     return Scope(user, tenant_ids, found, chosen, all_nodes, operates)
+
+
+def sees_all_nodes(tenant_ids: list[int] | None, bound_to: Iterable[int | None]) -> bool:
+    """Whether somebody sees the whole fleet: all tenants (None), or a role that holds in every one of them (None)."""
+    return tenant_ids is None or None in bound_to
 
 
 def is_fragment(request: HttpRequest) -> bool:

@@ -6,6 +6,7 @@ Source: DOMAIN sections 2, 4 and 5; DESIGN section 1.
 from __future__ import annotations
 
 import uuid
+from datetime import datetime
 
 from django.db import models
 from django.db.models import Q
@@ -147,6 +148,9 @@ class Incident(models.Model):
     closed_at = models.DateTimeField(null=True, blank=True)
     resolution = models.CharField(max_length=16, choices=[(r, r) for r in Resolution], blank=True)
     reopened_count = models.PositiveIntegerField(default=0)
+    reopened_at = models.DateTimeField(null=True, blank=True)  # the last time
+    # Recover count of the job after the last failure that this incident counted; None while it has counted none.
+    failures_used = models.PositiveIntegerField(null=True, blank=True)
     timeline_n = models.PositiveIntegerField(default=0)
 
     # Columns of people, changed by compare-and-set on ``version``.
@@ -154,6 +158,9 @@ class Incident(models.Model):
     acknowledged_by = models.ForeignKey(
         User, on_delete=models.SET_NULL, related_name="acknowledged_incidents", null=True, blank=True
     )
+    acknowledged_by_token = models.CharField(
+        max_length=230, blank=True
+    )  # a program's, by its name and prefix
     acknowledged_at = models.DateTimeField(null=True, blank=True)
 
     class Meta:
@@ -177,6 +184,18 @@ class Incident(models.Model):
 
     def __str__(self) -> str:
         return f"INC-{self.id}"
+
+    @property
+    def acknowledger(self) -> str:
+        """Name of the person or token that took it; empty while nobody has."""
+        if self.acknowledged_by is not None:
+            return self.acknowledged_by.get_username()
+        return f"token {self.acknowledged_by_token}" if self.acknowledged_by_token else ""
+
+    @property
+    def present_since_at(self) -> datetime:
+        """When the failure that people look at began: the last reopening, else the opening."""
+        return self.reopened_at or self.opened_at
 
 
 class Cause(models.Model):
@@ -371,7 +390,7 @@ class FeedRow(models.Model):
         db_default=RawSQL("pg_current_xact_id()::text::bigint", ()), editable=False
     )
     tenant = models.ForeignKey(Tenant, on_delete=models.CASCADE, related_name="+")
-    topic = models.CharField(max_length=32)  # incident | job | node
+    topic = models.CharField(max_length=32)  # incident | job | node | fleet_node
     key = models.CharField(max_length=64)  # row id
     created_at = models.DateTimeField()
 

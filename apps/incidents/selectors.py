@@ -29,6 +29,7 @@ from recovery.lifecycle import OPEN_ACTION_STATES, OPEN_INCIDENT_STATES, Inciden
 OPEN_WORDS = sorted(str(state) for state in OPEN_INCIDENT_STATES)
 RESOLVED_WORDS = [str(IncidentState.RESOLVED), str(IncidentState.CLOSED)]
 OPEN_ACTION_WORDS = sorted(str(state) for state in OPEN_ACTION_STATES)
+MOST_JOBS_NAMED = 500
 TABS = ("open", "acknowledged", "resolved", "all")
 
 _SEVERITY_RANK = Case(
@@ -84,10 +85,21 @@ def filter_incidents(incidents: QuerySet[Incident], wanted: IncidentFilter) -> Q
     if wanted.cluster_id is not None:
         incidents = incidents.filter(cluster_id=wanted.cluster_id)
     if wanted.text:
-        number = incident_number(wanted.text)
-        by_text = Q(title__icontains=wanted.text) | Q(job__name__icontains=wanted.text)
-        incidents = incidents.filter(by_text | Q(id=number) if number is not None else by_text)
+        incidents = incidents.filter(_says(wanted.text))
     return incidents
+
+
+def _says(text: str) -> Q:
+    """Incidents whose title, job's name or number is ``text`` or has it in it.
+
+    Jobs are looked up first: a condition on two tables joined by OR can use the index of neither, and each
+    alone is read from its trigrams. Words that very many jobs have in their names stay a subquery.
+    """
+    named = Job.objects.filter(name__icontains=text).order_by().values_list("id", flat=True)
+    job_ids = list(named[: MOST_JOBS_NAMED + 1])
+    by_text = Q(title__icontains=text) | Q(job__in=job_ids if len(job_ids) <= MOST_JOBS_NAMED else named)
+    number = incident_number(text)
+    return by_text if number is None else by_text | Q(id=number)
 
 
 def incident_number(text: str) -> int | None:
@@ -284,10 +296,21 @@ class FeedPage:
 
 
 def feed_after(
-    transaction: int, row_id: int, tenant_ids: Sequence[int] | None, limit: int = 2000
+    transaction: int,
+    row_id: int,
+    tenant_ids: Sequence[int] | None,
+    *,
+    all_nodes: bool = False,
+    limit: int = 2000,
 ) -> FeedPage:
-    """Read the feed after (transaction, row_id), below the snapshot: rows of these tenants (None: all)."""
-    scope, parameters = ("", []) if tenant_ids is None else ("AND tenant_id = ANY(%s)", [list(tenant_ids)])
+    """Read the feed after (transaction, row_id), below the snapshot: rows of these tenants (None: all).
+
+    ``all_nodes`` adds the rows about every node, for those who see the whole fleet.
+    """
+    scope, parameters = "", list[Any]()
+    if tenant_ids is not None:
+        scope = "AND CASE topic WHEN 'fleet_node' THEN %s ELSE tenant_id = ANY(%s) END"
+        parameters = [all_nodes, list(tenant_ids)]
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT transaction, id, topic, key FROM incidents_feedrow"  # noqa: S608 - likewise
@@ -301,5 +324,5 @@ def feed_after(
         return FeedPage(cursor=f"{transaction}:{row_id}", changes=())
     return FeedPage(
         cursor=f"{rows[-1][0]}:{rows[-1][1]}",
-        changes=tuple(dict.fromkeys((topic, key) for _, _, topic, key in rows)),
+        changes=tuple(dict.fromkeys((topic.removeprefix("fleet_"), key) for _, _, topic, key in rows)),
     )

@@ -24,10 +24,10 @@ let lastFetch = 0;
 let timer = 0;
 let isOut = false; // the session has ended
 
-/** Whether a change is shown on this page: topics are "incident" (all of them) or "incident:12" (one). */
+/** Whether a change is shown on this page: topics are "incident" (all of them) or "incident:12" (one). The key "*" may be any. */
 function concerns([topic, key]) {
   const topics = (page().dataset.topics || "").split(" ");
-  return topics.includes(topic) || topics.includes(`${topic}:${key}`);
+  return topics.includes(topic) || topics.includes(`${topic}:${key}`) || (key === "*" && topics.some((one) => one.startsWith(`${topic}:`)));
 }
 
 /** Why the page must not change under the reader's hands; empty when it may. */

@@ -6,11 +6,13 @@ import pytest
 from django.test import Client
 
 from apps.access.clock import database_now
-from apps.incidents.models import Incident
+from apps.access.models import Tenant
+from apps.incidents.models import FeedRow, Incident
 from apps.incidents.services import feed
-from apps.jobs.models import Job
+from apps.jobs.models import Incarnation, Job
 from apps.nodes.models import Machine
-from tests.desk.conftest import incident_of, job, text_of
+from tests.desk.conftest import incident_of, job, logged_in, text_of
+from tests.factories import make_user
 
 
 @pytest.mark.parametrize("address", ["/", "/incidents/?tab=all", "/jobs/?tab=all", "/nodes/", "/search/?q=e"])
@@ -67,13 +69,45 @@ def test_changes_of_other_tenants_are_not_told(vision: Client, operator: Client)
     for incident in (own, foreign):
         feed.publish(tenant_id=incident.tenant_id, topic="incident", key=incident.pk, now=database_now())
     # Inside a test's transaction nothing is below the snapshot; the selector's scope is what is looked at here.
-    from apps.incidents.models import FeedRow
-
     FeedRow.objects.update(transaction=5)
     told = vision.get("/changes/?cursor=1:0").json()["changes"]
     assert told == [["incident", str(own.pk)]]
     assert len(operator.get("/changes/?cursor=1:0").json()["changes"]) == 2
     assert view.read_cursor("1:0") == (1, 0)
+
+
+def test_change_of_a_node_is_told_to_those_who_see_it_and_to_nobody_else(
+    vision: Client, viewer: Client, operator: Client
+) -> None:
+    """Nodes are shared: a tenant hears of those on which its workers have run, the fleet's people of every one."""
+    alone = logged_in(make_user(tenant=Tenant.objects.get(slug="unassigned")).username)
+    mine = Machine.objects.filter(incarnations__tenant__slug="vision").exclude(
+        incarnations__tenant__slug="nlp"
+    )
+    unused = Machine.objects.filter(incarnations=None).order_by("id")
+    changed = [mine.distinct().order_by("id")[0].pk, unused[0].pk]
+    feed.publish_nodes(machine_ids=changed, now=database_now())
+    FeedRow.objects.update(transaction=5)
+    told = {
+        name: sorted(client.get("/changes/?cursor=1:0").json()["changes"])
+        for name, client in (("vision", vision), ("nlp", viewer), ("unassigned", alone), ("fleet", operator))
+    }
+    assert told == {
+        "vision": [["node", str(changed[0])]],
+        "nlp": [],
+        "unassigned": [],
+        "fleet": sorted(["node", str(pk)] for pk in changed),
+    }
+
+
+def test_change_of_many_nodes_is_one_word_to_those_who_see_some(vision: Client, viewer: Client) -> None:
+    lives = Incarnation.objects.filter(tenant__slug="vision", machine__isnull=False)
+    mine = list(lives.values_list("machine_id", flat=True))
+    others = range(10**9, 10**9 + feed.MOST_NODES_NAMED)
+    feed.publish_nodes(machine_ids=[*mine, *others], now=database_now())
+    FeedRow.objects.update(transaction=5)
+    assert vision.get("/changes/?cursor=1:0").json()["changes"] == [["node", "*"]]
+    assert viewer.get("/changes/?cursor=1:0").json()["changes"] == []
 
 
 def test_shared_node_shows_only_the_readers_jobs(vision: Client, operator: Client) -> None:
@@ -95,8 +129,6 @@ def test_fleet_people_see_every_node_and_tenants_those_of_their_jobs(
 
 
 def test_person_without_tenant_sees_an_empty_desk(sample: None) -> None:
-    from tests.factories import make_user
-
     client = Client()
     client.force_login(make_user(roles=()), backend="django.contrib.auth.backends.ModelBackend")
     text = client.get("/").content.decode()

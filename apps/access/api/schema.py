@@ -47,10 +47,6 @@ _TELLING = {
 _TELLING_PATHS = ("/signals/", "/hooks/", "/checkpoints/", "/jobs/")
 
 
-#: What is done to a recovery is a person's to answer for, so no token has this in effect.
-_PERSONS_SCOPE = "incidents:write"
-
-
 class DeskSchema(AutoSchema):
     """Says with every operation who may ask for it: the scope that a token needs, or people only."""
 
@@ -70,7 +66,7 @@ class DeskSchema(AutoSchema):
 
     @property
     def _is_for_people(self) -> bool:
-        return self._scope == _PERSONS_SCOPE
+        return bool(getattr(self.view, "is_for_people", False))
 
 
 class TokenScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-call]

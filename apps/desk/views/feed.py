@@ -29,7 +29,8 @@ def changes(request: DeskRequest) -> HttpResponseBase:
         transaction, row = read_cursor(text)
     except ValueError as error:
         raise BadRequest(str(error)) from None
-    found = feed_after(transaction, row, request.scope.tenant_ids)
+    scope = request.scope
+    found = feed_after(transaction, row, scope.tenant_ids, all_nodes=scope.all_nodes)
     tag = f'"{found.cursor}"'
     response: HttpResponse
     if request.headers.get("If-None-Match") == tag:

@@ -88,3 +88,9 @@ STOP = OpenApiExample(
     request_only=True,
     value={"reason": "the data set was wrong", "at_safe_point": True},
 )
+ACKNOWLEDGE = OpenApiExample("The version that was read", request_only=True, value={"version": 0})
+RESOLVE = OpenApiExample(
+    "Closed where the page came from",
+    request_only=True,
+    value={"reason": "the pager was closed: node swapped"},
+)

@@ -12,9 +12,10 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from apps.access.api.views import DeskList, DeskView
-from apps.access.models import Role, User
+from apps.access.models import Role, Token, User
 from apps.access.permissions import Caller, PermissionMissing
 from apps.incidents import selectors
+from apps.incidents.api import examples
 from apps.incidents.api.serializers import (
     AcknowledgeInput,
     ActionOutput,
@@ -71,11 +72,20 @@ def get_incident(caller: Caller, incident_id: int) -> Incident:
     return found
 
 
+def acting(caller: Caller, tenant_id: int) -> User | Token:
+    """Who acts on an incident: an operator, or a token whose scope was checked before."""
+    caller.require_role(tenant_id, Role.OPERATOR)
+    found = caller.token if caller.token is not None else caller.user
+    if found is None:
+        raise PermissionMissing("Log in, or send a token with the scope incidents:write.")
+    return found
+
+
 def acting_person(caller: Caller, tenant_id: int) -> User:
-    """The operator who asks. What is done to a recovery is a person's to answer for, so no token may."""
+    """The operator who acts on one action."""
     caller.require_role(tenant_id, Role.OPERATOR)
     if caller.user is None:
-        raise PermissionMissing("This is a person's to do: log in. Tokens read incidents only.")
+        raise PermissionMissing("This is a person's to do: log in.")
     return caller.user
 
 
@@ -137,14 +147,14 @@ def _with_present[T](do: Callable[[], T], present: Callable[[], dict[str, Any]])
 
 
 class _IncidentAct(DeskView):
-    """Something that a person does to an incident."""
+    """Something that a person, or a program for one, does to an incident."""
 
     scopes = {"POST": "incidents:write"}
 
-    def act(self, incident_id: int, do: Callable[[User], object]) -> Response:
+    def act(self, incident_id: int, do: Callable[[User | Token], object]) -> Response:
         """Check, do, and answer with the incident as it is then."""
         found = get_incident(self.caller, incident_id)
-        by = acting_person(self.caller, found.tenant_id)
+        by = acting(self.caller, found.tenant_id)
 
         def present() -> dict[str, Any]:
             return dict(IncidentOutput(get_incident(self.caller, incident_id)).data)
@@ -156,7 +166,12 @@ class _IncidentAct(DeskView):
 class IncidentAcknowledge(_IncidentAct):
     """Somebody looks after it."""
 
-    @extend_schema(operation_id="incidents_acknowledge", request=AcknowledgeInput, responses=IncidentOutput)
+    @extend_schema(
+        operation_id="incidents_acknowledge",
+        request=AcknowledgeInput,
+        responses=IncidentOutput,
+        examples=[examples.ACKNOWLEDGE],
+    )
     def post(self, request: Request, incident_id: int) -> Response:
         """Acknowledge the version that was seen; 409 with the present state when it changed meanwhile."""
         form = AcknowledgeInput(data=request.data)
@@ -169,9 +184,14 @@ class IncidentAcknowledge(_IncidentAct):
 
 
 class IncidentResolve(_IncidentAct):
-    """A person says that it is over."""
+    """Somebody says that it is over."""
 
-    @extend_schema(operation_id="incidents_resolve", request=ReasonInput, responses=IncidentOutput)
+    @extend_schema(
+        operation_id="incidents_resolve",
+        request=ReasonInput,
+        responses=IncidentOutput,
+        examples=[examples.RESOLVE],
+    )
     def post(self, request: Request, incident_id: int) -> Response:
         """Resolve an open incident; what is queued for it is cancelled."""
         form = ReasonInput(data=request.data)
@@ -186,6 +206,7 @@ class _ActionAct(DeskView):
     """Something that a person does to an action."""
 
     scopes = {"POST": "incidents:write"}
+    is_for_people = True  # when a remedy runs is a person's to answer for: no scope of a token allows it
 
     def act(self, action_id: int, do: Callable[[User], object]) -> Response:
         """Check, do, and answer with the action as it is then."""

@@ -310,9 +310,7 @@ class IncidentOutput(serializers.ModelSerializer[Incident]):
     severity = serializers.ChoiceField(choices=_words(Severity), read_only=True)
     waiting_for = serializers.ChoiceField(choices=_words(WaitingFor), read_only=True, allow_blank=True)
     resolution = serializers.ChoiceField(choices=_words(Resolution), read_only=True, allow_blank=True)
-    acknowledged_by = serializers.CharField(
-        source="acknowledged_by.username", default=None, read_only=True, allow_null=True
-    )
+    acknowledged_by = serializers.SerializerMethodField()
 
     class Meta:
         model = Incident
@@ -338,6 +336,8 @@ class IncidentOutput(serializers.ModelSerializer[Incident]):
             "closed_at",
             "resolution",
             "reopened_count",
+            "reopened_at",
+            "failures_used",
             "version",
             "acknowledged_by",
             "acknowledged_at",
@@ -347,6 +347,11 @@ class IncidentOutput(serializers.ModelSerializer[Incident]):
     def get_name(self, incident: Incident) -> str:
         """What people call it."""
         return str(incident)
+
+    @extend_schema_field(serializers.CharField(allow_null=True))
+    def get_acknowledged_by(self, incident: Incident) -> str | None:
+        """Username, or ``token NAME (PREFIX)``; null while nobody has taken it."""
+        return incident.acknowledger or None
 
     @extend_schema_field(serializers.CharField(allow_null=True))
     def get_job(self, incident: Incident) -> str | None:

@@ -1,14 +1,21 @@
 """The live feed: which row changed, for pages that fetch their fragment again."""
 
+from collections.abc import Collection
 from datetime import datetime, timedelta
 
 from django.conf import settings
 from django.db import connection
 
+from apps.access.services import unassigned_tenant
 from apps.incidents.models import FeedRow
+from apps.jobs.models import Incarnation
 
 LIVE_CHANNEL = "incidentdesk_live"
 ORDERS_CHANNEL = "incidentdesk_orders"
+NODE_TOPIC = "node"
+FLEET_TOPIC = "fleet_node"  # a node, for those who see every one; told to their pages as "node"
+MOST_NODES_NAMED = 500  # of more, a page is told to look again without saying at which
+ANY = "*"  # the key that stands for them
 
 
 def publish(*, tenant_id: int, topic: str, key: int | str, now: datetime) -> None:
@@ -18,6 +25,36 @@ def publish(*, tenant_id: int, topic: str, key: int | str, now: datetime) -> Non
     delivered with the commit too, and only wakes the readers.
     """
     FeedRow.objects.create(tenant_id=tenant_id, topic=topic, key=str(key), created_at=now)
+    notify(LIVE_CHANNEL, "")
+
+
+def publish_nodes(*, machine_ids: Collection[int], now: datetime) -> None:
+    """Tell the live pages that nodes changed. Part of the caller's transaction.
+
+    Nodes have no tenant. Each tenant whose workers ever ran on one gets a row about it, which is who may see
+    its page; one more, whose topic tells it apart, is for those who see the whole fleet. So nobody learns even
+    that something happened on a node that is not theirs to see.
+    """
+    if not machine_ids:
+        return
+    lives = Incarnation.objects.filter(machine__in=machine_ids).order_by()
+    seen_by = {
+        (tenant, NODE_TOPIC, machine)
+        for tenant, machine in lives.distinct().values_list("tenant_id", "machine_id")
+    }
+    nobodys = unassigned_tenant().pk
+    seen_by |= {(nobodys, FLEET_TOPIC, machine_id) for machine_id in machine_ids}
+    if len(machine_ids) > MOST_NODES_NAMED:
+        rows = sorted({(tenant_id, topic, ANY) for tenant_id, topic, _ in seen_by})
+    else:
+        rows = [(tenant_id, topic, str(machine_id)) for tenant_id, topic, machine_id in sorted(seen_by)]
+    FeedRow.objects.bulk_create(
+        [
+            FeedRow(tenant_id=tenant_id, topic=topic, key=key, created_at=now)
+            for tenant_id, topic, key in rows
+        ],
+        batch_size=500,
+    )
     notify(LIVE_CHANNEL, "")
 
 

@@ -149,6 +149,7 @@ def _store_incident(held: Subject, decision: core.Decision, now: datetime) -> In
         incident.resolved_at = None
         incident.resolution = ""
         incident.reopened_count += 1
+        incident.reopened_at = now
     if change.state is not None and change.state != incident.state:
         incident.state = change.state
         incident.state_since_at = now
@@ -170,6 +171,8 @@ def _store_incident(held: Subject, decision: core.Decision, now: datetime) -> In
         incident.failed_at = change.seen_failed_at
     if change.verdict is not None:
         incident.verdict = to_plain(change.verdict)
+    if decision.job is not None and any(not count.would for count in decision.counts):
+        incident.failures_used = decision.job.recover_count
     if decision.considered:
         incident.considered = to_plain(decision.considered)
     tried = [wanted.kind for wanted in decision.actions if wanted.state is not ActionState.REFUSED]

@@ -1,4 +1,4 @@
-"""What people do to an incident or job.
+"""What people do to an incident or job; programs may acknowledge and resolve by their tokens.
 
 What touches a recovery (resolve, cancel, do it now, stop) is a signal, decided inside the request.
 What only people change (acknowledge) is compare-and-set on ``version``.
@@ -11,7 +11,7 @@ from datetime import datetime
 from django.db import transaction
 
 from apps.access.clock import database_now
-from apps.access.models import User
+from apps.access.models import Token, User
 from apps.access.services import audit
 from apps.incidents.models import Action, Incident, Subject, TimelineEvent
 from apps.incidents.services import feed
@@ -24,7 +24,7 @@ from recovery.phases import TERMINAL_PHASES
 from recovery.signals import SignalKind, Source
 
 
-def acknowledge_incident(*, incident_id: int, by: User, version: int | None = None) -> Incident:
+def acknowledge_incident(*, incident_id: int, by: User | Token, version: int | None = None) -> Incident:
     """Say that somebody looks after it. Only an open, unacknowledged incident can be acknowledged.
 
     Raises:
@@ -37,16 +37,27 @@ def acknowledge_incident(*, incident_id: int, by: User, version: int | None = No
             raise InvalidTransition(
                 f"{incident} is {incident.state}; only an open incident can be acknowledged"
             )
-        if incident.acknowledged_by is not None:
-            raise InvalidTransition(f"{incident} was acknowledged by {incident.acknowledged_by} already")
+        if incident.acknowledger:
+            raise InvalidTransition(f"{incident} was acknowledged by {incident.acknowledger} already")
         if version is not None and incident.version != version:
             raise Conflict(f"{incident} changed meanwhile and is {incident.state} now; look again")
         now = database_now()
-        incident.acknowledged_by = by
+        if isinstance(by, Token):
+            incident.acknowledged_by_token = _name(by)
+        else:
+            incident.acknowledged_by = by
         incident.acknowledged_at = now
         incident.version += 1
         incident.timeline_n += 1
-        incident.save(update_fields=["acknowledged_by", "acknowledged_at", "version", "timeline_n"])
+        incident.save(
+            update_fields=[
+                "acknowledged_by",
+                "acknowledged_by_token",
+                "acknowledged_at",
+                "version",
+                "timeline_n",
+            ]
+        )
         TimelineEvent.objects.create(
             tenant_id=incident.tenant_id,
             incident=incident,
@@ -54,17 +65,17 @@ def acknowledge_incident(*, incident_id: int, by: User, version: int | None = No
             kind="acknowledged",
             at=now,
             received_at=now,
-            text=f"Acknowledged by {by.get_username()}",
-            actor_kind="person",
-            actor=by.get_username(),
+            text=f"Acknowledged by {incident.acknowledger}",
+            actor_kind=_kind(by),
+            actor=_name(by)[:200],
         )
         _audit(by, incident.tenant_id, "acknowledge", "incident", str(incident), now)
         feed.publish(tenant_id=incident.tenant_id, topic="incident", key=incident.pk, now=now)
     return incident
 
 
-def resolve_incident(*, incident_id: int, by: User, reason: str) -> Incident:
-    """Resolve an open incident by a person's word. What is queued for it is cancelled.
+def resolve_incident(*, incident_id: int, by: User | Token, reason: str) -> Incident:
+    """Resolve an open incident by somebody's word. What is queued for it is cancelled.
 
     Raises:
         InvalidTransition: It is not open, or an action is being carried out right now.
@@ -88,7 +99,7 @@ def resolve_incident(*, incident_id: int, by: User, reason: str) -> Incident:
             by,
             SignalKind.PERSON_RESOLVE,
             f"resolve/{fresh.pk}",
-            {"by": by.get_username(), "reason": reason, "incident_uid": str(fresh.uid)},
+            {"by": _told(by), "reason": reason, "incident_uid": str(fresh.uid)},
         )
         _audit(by, fresh.tenant_id, "resolve", "incident", str(fresh), now, reason)
 
@@ -181,7 +192,7 @@ def stop_job(*, job_id: int, by: User, reason: str, at_safe_point: bool = False)
 
 
 def _signal(
-    held: Subject, now: datetime, by: User, kind: SignalKind, key: str, body: dict[str, object]
+    held: Subject, now: datetime, by: User | Token, kind: SignalKind, key: str, body: dict[str, object]
 ) -> None:
     record_signals(
         signals=[
@@ -190,7 +201,7 @@ def _signal(
                 cluster_id=held.cluster_id,
                 source=Source.PERSON,
                 # The decision that is about to be made numbers the request: the same wish may come again.
-                source_key=f"{key}/{by.pk}/{held.decision_n + 1}",
+                source_key=f"{key}/{'token-' if isinstance(by, Token) else ''}{by.pk}/{held.decision_n + 1}",
                 kind=kind,
                 body=body,
                 seen_at=now,
@@ -202,18 +213,38 @@ def _signal(
 
 
 def _audit(
-    by: User, tenant_id: int, verb: str, target_kind: str, target: str, now: datetime, reason: str = ""
+    by: User | Token,
+    tenant_id: int,
+    verb: str,
+    target_kind: str,
+    target: str,
+    now: datetime,
+    reason: str = "",
 ) -> None:
     audit(
         at=now,
         tenant_id=tenant_id,
-        actor_kind="person",
-        actor=by.get_username(),
+        actor_kind=_kind(by),
+        actor=_name(by),
         verb=verb,
         target_kind=target_kind,
         target=target,
         reason=reason,
     )
+
+
+def _kind(by: User | Token) -> str:
+    return "token" if isinstance(by, Token) else "person"
+
+
+def _name(by: User | Token) -> str:
+    """As the audit writes it; a token as in ``Caller.machine``."""
+    return f"{by.name} ({by.prefix})" if isinstance(by, Token) else by.get_username()
+
+
+def _told(by: User | Token) -> str:
+    """As a sentence of the timeline names it."""
+    return f"token {_name(by)}" if isinstance(by, Token) else by.get_username()
 
 
 def _get(incident_id: int) -> Incident:

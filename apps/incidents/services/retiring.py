@@ -26,7 +26,9 @@ def retire_cluster(*, cluster_id: int, actor_kind: str, actor: str, reason: str)
     if cluster is None:
         raise NotFound(f"There is no cluster {cluster_id}.")
     now = clock.database_now()
-    Machine.objects.filter(cluster=cluster, gone_at__isnull=True).update(gone_at=now)
+    present = Machine.objects.filter(cluster=cluster, gone_at__isnull=True)
+    feed.publish_nodes(machine_ids=list(present.values_list("id", flat=True)), now=now)
+    present.update(gone_at=now)
     Pod.objects.filter(cluster=cluster, gone_at__isnull=True).update(gone_at=now, started_at=None)
     WatchState.objects.filter(
         cluster=cluster

@@ -189,7 +189,9 @@ def import_seen(lead: Lead, seen: Seen) -> Imported:
         cluster = Cluster.objects.get(pk=lead.cluster_id)
         imported = Imported(at=now)
         if seen.nodes:
-            imported.nodes_written = import_nodes(cluster=cluster, changes=seen.nodes, now=now).written
+            nodes = import_nodes(cluster=cluster, changes=seen.nodes, now=now)
+            imported.nodes_written = nodes.written
+            feed.publish_nodes(machine_ids=nodes.changed_ids, now=now)
         news: list[News] = []
         changed_jobs: set[int] = set()
         if seen.jobs:

@@ -40,6 +40,7 @@ class JobOutput(serializers.ModelSerializer[Job]):
             "max_retry",
             "is_protected",
             "protection_reason",
+            "is_protection_due",
             "is_suspended",
             "created_at",
             "ended_at",

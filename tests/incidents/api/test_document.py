@@ -21,6 +21,8 @@ POSTS_WITH_EXAMPLES = {
     "/api/v1/checkpoints/": 200,
     "/api/v1/jobs/": 201,
     "/api/v1/jobs/{job_id}/stop/": 202,
+    "/api/v1/incidents/{incident_id}/acknowledge/": 200,
+    "/api/v1/incidents/{incident_id}/resolve/": 200,
 }
 
 
@@ -45,7 +47,9 @@ def test_example_is_taken_as_it_stands(document: Any, team: Team, path: str) -> 
     if "job_id" in body:
         body["job_id"] = team.job.pk
     Job.objects.filter(pk=team.job.pk).update(phase="RunCommand")
-    answer = team.client().post(path.format(job_id=team.job.pk), body, content_type="application/json")
+    answer = team.client().post(
+        path.format(job_id=team.job.pk, incident_id=team.incident.pk), body, content_type="application/json"
+    )
     assert answer.status_code == POSTS_WITH_EXAMPLES[path], answer.content
 
 
@@ -98,6 +102,6 @@ def test_refusal_has_the_form_of_the_document(
 
 def test_no_token_does_what_is_a_persons(team: Team) -> None:
     answer = team.client().post(
-        f"/api/v1/incidents/{team.incident.pk}/resolve/", {"reason": "x"}, content_type="application/json"
+        f"/api/v1/actions/{team.action.pk}/cancel/", {"reason": "x"}, content_type="application/json"
     )
     assert answer.status_code == 403

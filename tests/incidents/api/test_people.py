@@ -8,6 +8,7 @@ import pytest
 from django.test import Client
 
 from apps.access.models import AuditEntry, Role
+from apps.access.services import create_token
 from apps.incidents.models import Action, Incident
 from tests.factories import PlayedJob, make_job, make_user
 
@@ -78,6 +79,25 @@ def test_resolved_incident_is_resolved_once(played: PlayedJob, operator: Client)
     assert (answer["state"], answer["resolution"]) == ("resolved", "by_person")
     again = post(operator, f"incidents/{incident.pk}/resolve", {"reason": "again"}, status=409)
     assert again["present"]["state"] == "resolved"
+
+
+def test_token_resolves_an_incident_once_and_is_named(played: PlayedJob) -> None:
+    incident = Incident.objects.get(job=played.job)
+    _, plain = create_token(
+        tenant_id=played.job.tenant_id,
+        name="pager",
+        scopes=["incidents:write"],
+        actor_kind="command",
+        actor="test",
+    )
+    client = Client(headers={"authorization": f"Bearer {plain}"})
+    answer = post(client, f"incidents/{incident.pk}/resolve", {"reason": "closed by the pager"})
+    assert (answer["state"], answer["resolution"]) == ("resolved", "by_person")
+    again = post(client, f"incidents/{incident.pk}/resolve", {"reason": "again"}, status=409)
+    assert again["present"]["state"] == "resolved"
+    entry = AuditEntry.objects.get(verb="resolve")
+    assert (entry.actor_kind, entry.reason) == ("token", "closed by the pager")
+    assert incident.timeline.filter(actor=f"token {entry.actor}").exists()
 
 
 def test_reason_is_needed(played: PlayedJob, operator: Client) -> None:

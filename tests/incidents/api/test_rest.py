@@ -9,7 +9,7 @@ import pytest
 from django.test import Client
 from drf_spectacular.generators import SchemaGenerator
 
-from apps.access.models import Role
+from apps.access.models import AuditEntry, Role
 from apps.incidents.models import Incident
 from tests.factories import make_user
 from tests.incidents.api.conftest import Team
@@ -133,12 +133,35 @@ def test_viewer_reads_and_does_nothing(team: Team) -> None:
         assert "operator" in response.json()["detail"]
 
 
-def test_token_does_nothing_to_an_incident(team: Team) -> None:
-    response = team.client().post(
-        f"/api/v1/incidents/{team.incident.pk}/acknowledge/", {"version": 0}, content_type=JSON
-    )
-    assert response.status_code == 403
-    assert "log in" in response.json()["detail"]
+def test_token_acknowledges_the_version_that_it_has_seen(team: Team) -> None:
+    url = f"/api/v1/incidents/{team.incident.pk}/acknowledge/"
+    token = team.client("incidents:write")
+    Incident.objects.update(version=4)
+    stale = token.post(url, {"version": 3}, content_type=JSON)
+    assert stale.status_code == 409
+    assert stale.json()["present"]["version"] == 4
+    answer = token.post(url, {"version": 4}, content_type=JSON)
+    assert answer.status_code == 200, answer.content
+    entry = AuditEntry.objects.get(verb="acknowledge")
+    assert (entry.actor_kind, answer.json()["acknowledged_by"]) == ("token", f"token {entry.actor}")
+    again = token.post(url, {"version": 5}, content_type=JSON)
+    assert again.status_code == 409
+    assert again.json()["present"]["acknowledged_by"] == f"token {entry.actor}"
+
+
+def test_token_that_may_only_read_changes_no_incident(team: Team) -> None:
+    for url, body in writes(team)[:2]:
+        response = team.client("incidents:read").post(url, body, content_type=JSON)
+        assert response.status_code == 403, url
+        assert "incidents:write" in response.json()["detail"]
+
+
+def test_token_touches_no_action(team: Team) -> None:
+    """When a remedy runs is a person's to answer for."""
+    for url, body in writes(team)[2:4]:
+        response = team.client().post(url, body, content_type=JSON)
+        assert response.status_code == 403, url
+        assert "log in" in response.json()["detail"]
 
 
 def test_person_without_csrf_token_changes_nothing(team: Team) -> None:
@@ -315,5 +338,5 @@ def test_openapi_document_is_made_without_a_warning(capsys: pytest.CaptureFixtur
     operations = [operation for path in schema["paths"].values() for operation in path.values()]
     assert all(operation["security"] for operation in operations)
     assert {o["operationId"] for o in operations if {"token": []} not in o["security"]} == {
-        "actions_cancel", "actions_do_now", "incidents_acknowledge", "incidents_resolve",
+        "actions_cancel", "actions_do_now",
     }, "what a person answers for"  # fmt: skip
