@@ -26,7 +26,7 @@ from recovery.lifecycle import (
     incident_path,
 )
 from recovery.phase_events import Event
-from recovery.phases import JobState, Order, OrderKind, Phase, Step, step
+from recovery.phases import Count, JobState, Order, OrderKind, Phase, Step, step
 from recovery.placement import Lives
 from recovery.records import (
     ActionChange,
@@ -36,17 +36,18 @@ from recovery.records import (
     AttemptView,
     CheckpointView,
     Considered,
+    CountChange,
     CountWanted,
     Decision,
     IncidentChange,
     Mode,
     OrderWanted,
+    PastAttempt,
     Policy,
     SignalUse,
     SubjectState,
     TimelineEntry,
 )
-from recovery.rules import ends
 from recovery.signals import EndCause, Signal, Source, Use, WorkerKey
 
 _ACTORS = {
@@ -88,6 +89,8 @@ class IncidentDraft:
         self._fields: dict[str, Any] = {}
         self._path: list[IncidentState] = []
         self._causes: list[tuple[str, str]] = []
+        self._known_as: dict[str, tuple[str, str]] = {}
+        self._renames: list[tuple[str, str, str]] = []
 
     @property
     def is_open(self) -> bool:
@@ -116,24 +119,33 @@ class IncidentDraft:
         closes_resolved = self.state is IncidentState.RESOLVED
         self.causes, self.rung, self.severity, self.watching_from_step = (), "", None, None
         self.state, self.state_since = None, now
-        self._path, self._causes = [], []
+        self._path, self._causes, self._renames = [], [], []
         self._fields = {"opens": True, "closes_resolved": closes_resolved}
 
     def join(self, category: str, text: str) -> None:
         """A cause joins."""
+        category, text = self._known_as.get(category, (category, text))
         if category not in self.causes:
             self.causes = (*self.causes, category)
         self._causes.append((category, text))
 
+    def rename_cause(self, so_far: str, category: str, text: str) -> None:
+        """What a cause was called until now is known by another name."""
+        self._known_as[so_far] = (category, text)
+        if so_far in self.causes:
+            self.causes = tuple(category if each == so_far else each for each in self.causes)
+            self._renames.append((so_far, category, text))
+
     @property
     def change(self) -> IncidentChange | None:
         """What became of it."""
-        if not (self._fields or self._path or self._causes):
+        if not (self._fields or self._path or self._causes or self._renames):
             return None
         return IncidentChange(
             state=self._path[-1] if self._path else None,
             path=tuple(self._path),
             causes=tuple(self._causes),
+            renamed_causes=tuple(self._renames),
             **self._fields,
         )
 
@@ -172,6 +184,7 @@ class Draft:
         failed = stored.get("attempt")
         self.failed_attempt = failed if isinstance(failed, int) else None
         self.is_evidence_new = False
+        self.is_cause_new = False  # what was open about the incident's failure is known now
         self.first_step_at: datetime | None = None  # all workers' first step, if it came in this inbox
         self.first_steps: dict[WorkerKey, tuple[datetime, int | None]] = {}
         self.rule, self.reason = "none", "nothing changed"
@@ -180,6 +193,8 @@ class Draft:
         self.uses: list[SignalUse] = []
         self.orders: list[OrderWanted] = []
         self.counts: list[CountWanted] = []
+        self.count_changes: list[CountChange] = []
+        self.past: list[PastAttempt] = list(state.past_attempts)
         self.attempts: list[AttemptChange] = []
         self.wanted: list[ActionWanted] = []
         self.action_changes: list[ActionChange] = []
@@ -305,18 +320,6 @@ class Draft:
         self.facts.append(fact)
         self.is_evidence_new = True
 
-    def was_only_seen_replaced(self, signal: Signal, end: Fact) -> bool:
-        """Whether an end is of the very life whose successor was the first that we heard of it."""
-        view = self.lives.view(signal)
-        if view is None or end.attempt != self.failed_attempt or end.attempt not in view.attempts:
-            return False
-        return any(
-            fact.rule == ends.BY_CAUSE[EndCause.REPLACED].id
-            and fact.role is Role.CAUSE
-            and (fact.worker, fact.attempt) == (end.worker, end.attempt)
-            for fact in self.facts
-        )
-
     def retitle(self, fact: Fact) -> None:
         """Name the open incident after what is known by now, unless its title tells of a stop."""
         verdict = self.judge()
@@ -335,7 +338,14 @@ class Draft:
         if result.count is not None and signal is not None:
             count = result.count
             self.counts.append(
-                CountWanted(count.attempt, count.worker, count.cause, signal.id, would=count.would)
+                CountWanted(
+                    count.attempt,
+                    count.worker,
+                    count.cause,
+                    signal.id,
+                    would=count.would,
+                    witness=count.witness,
+                )
             )
             used = after.worker(count.worker)
             says = (
@@ -365,20 +375,74 @@ class Draft:
             if move.after is Phase.TROUBLESHOOTING:
                 self.entered_troubleshooting = True
         if before.phase is Phase.RUN_COMMAND and after.phase is not Phase.RUN_COMMAND:
-            if self.attempt is not None:
-                self.attempt = replace(self.attempt, ended_at=self.now)
-            self.attempts.append(
-                AttemptChange(
-                    ends=before.attempt,
-                    end_cause=end_cause or str(after.phase).lower(),
-                    counted=result.count is not None and not result.count.would,
-                )
-            )
+            self._end_attempt(before, result.count, end_cause or str(after.phase).lower())
         if after.attempt > before.attempt:
             self._begin_attempt(after)
         for order in result.orders:
             self._write(order)
         return result
+
+    def _end_attempt(self, job: JobState, count: Count | None, end_cause: str) -> None:
+        is_counted = count is not None and not count.would
+        self.attempts.append(AttemptChange(ends=job.attempt, end_cause=end_cause, counted=is_counted))
+        attempt = self.attempt
+        if attempt is None:
+            return
+        self.attempt = replace(attempt, ended_at=self.now)
+        view = self.lives.of(count.worker) if count is not None else None
+        self.past.append(
+            PastAttempt(
+                n=attempt.n,
+                started_at=attempt.started_at,
+                ended_at=self.now,
+                end_cause=end_cause,
+                counted=is_counted,
+                worker=count.worker if count is not None else None,
+                node=view.node if view is not None else "",
+                last_step=self.last_step(),
+                resumed_from_step=attempt.resumed_from_step,
+                run=job.run,
+                sequence=attempt.sequence,
+                would=count is not None and count.would,
+                witness=count.witness if count is not None else None,
+            )
+        )
+
+    def know_cause(self, change: CountChange) -> None:
+        """The cause of an attempt that was counted is known: by this decision still, or by an earlier one."""
+        n = change.attempt
+        self.past = [
+            replace(
+                each, end_cause=change.end_cause, witness=None,
+                counted=each.counted and not change.taken_back, would=each.would and not change.taken_back,
+                worker=None if change.taken_back else each.worker,
+            )
+            if each.n == n
+            else each
+            for each in self.past
+        ]  # fmt: skip
+        if all(count.attempt != n for count in self.counts):
+            self.count_changes.append(change)
+            return
+        self.attempts = [
+            replace(each, end_cause=change.end_cause, counted=each.counted and not change.taken_back)
+            if each.ends == n
+            else each
+            for each in self.attempts
+        ]
+        if change.taken_back:
+            self.counts = [count for count in self.counts if count.attempt != n]
+            self.failures = [
+                replace(failure, counted=False) if failure.fact.attempt == n else failure
+                for failure in self.failures
+            ]
+        else:
+            self.counts = [
+                replace(count, cause=change.cause or count.cause, witness=None)
+                if count.attempt == n
+                else count
+                for count in self.counts
+            ]
 
     def _begin_attempt(self, job: JobState) -> None:
         resume = self.newest_committed() if job.protected else None
@@ -585,8 +649,9 @@ class Draft:
         timeline = self.timeline
         if not self.incident.was_open and not self.incident.is_open and self.incident.change is None:
             # Nobody follows an ordinary life; what comes late joins the incident that it belongs to.
-            known = self.before.incident is not None
-            timeline = [entry for entry in timeline if known and entry.kind == "evidence"]
+            kept = {"evidence"} if self.before.incident is not None else set()
+            kept |= {"count_taken_back", "cause_known"} if self.count_changes else set()
+            timeline = [entry for entry in timeline if entry.kind in kept]
         return Decision(
             subject=self.before.subject,
             n=self.before.decision_n,
@@ -597,6 +662,7 @@ class Draft:
             uses=tuple(self.uses),
             orders=tuple(self.orders),
             counts=tuple(self.counts),
+            count_changes=tuple(self.count_changes),
             attempts=tuple(self.attempts),
             incident=self.incident.change,
             actions=tuple(self.wanted),

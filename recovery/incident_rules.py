@@ -19,7 +19,9 @@ from recovery.action_rules import (
     settle_stop,
     take_next_rung,
 )
+from recovery.causes import look_at_hold
 from recovery.draft import Draft
+from recovery.evidence import Role
 from recovery.ladder import Choice, Situation, choose, failures_in_window, stuck
 from recovery.lifecycle import (
     ActionKind,
@@ -36,7 +38,7 @@ from recovery.phases import (
     Phase,
     WorkerState,
 )
-from recovery.records import AttemptChange, Mode, PastAttempt
+from recovery.records import AttemptChange, Mode
 
 #: Look again after this, in seconds, where steps are waited for whose pace is not known.
 LOOK_SECONDS = 2.0
@@ -46,6 +48,7 @@ _BARRED = frozenset({Phase.PENDING, Phase.BOOT_CHECKING, Phase.RESTARTING})
 
 def conclude(draft: Draft) -> None:
     """Bring incident and actions to where the job is."""
+    look_at_hold(draft)
     _look_at_barrier(draft)
     _open_for_failures(draft)
     _open_for_suspicion(draft)
@@ -70,7 +73,7 @@ def conclude(draft: Draft) -> None:
                 pass
     if draft.is_observing:
         _refuse_while_observing(draft)
-    if draft.incident.is_open and draft.is_evidence_new:
+    if draft.is_evidence_new and (draft.incident.is_open or draft.is_cause_new):
         draft.store_verdict()
     _close_resolved(draft)
     _direct(draft)
@@ -86,7 +89,7 @@ def _look_at_barrier(draft: Draft) -> None:
     """Agents wait for each other only so long, once every pod runs: training must not wait for us."""
     job = draft.job
     since = draft.before.world_running_at
-    if not job.protected or job.phase not in _BARRED or since is None or not job.present:
+    if not job.protected or job.phase not in _BARRED or since is None or not job.present or job.is_held:
         return
     attempt = draft.attempt
     if attempt is not None and attempt.ended_at is not None and since <= attempt.started_at:
@@ -136,7 +139,8 @@ def _open_for_failures(draft: Draft) -> None:
     elif incident.state is IncidentState.SUSPECTED:
         draft.bring_incident(IncidentState.OPEN, first.fact.text, signal=first.signal)
     for failure in draft.failures:
-        incident.join(failure.fact.category, failure.fact.text)
+        if failure.fact.role is not Role.CONTEXT or not incident.causes:
+            incident.join(failure.fact.category, failure.fact.text)
     seen = min(failure.fact.at for failure in draft.failures)
     incident.set(title=title, attempt=draft.failed_attempt or 0)
     if any(failure.left_run for failure in draft.failures) or incident.seen_failed_at is None:
@@ -220,7 +224,7 @@ def _open_for_stop(draft: Draft) -> None:
 def _troubleshooting(draft: Draft) -> None:
     """All stand still: once every stop is confirmed, or the bound has passed, the ladder chooses."""
     incident = draft.incident
-    if draft.is_observing or draft.is_wanted(*REMEDIES):
+    if draft.is_observing or draft.is_wanted(*REMEDIES) or draft.job.is_held:
         return
     if incident.state is IncidentState.NEEDS_PERSON:
         if not draft.entered_troubleshooting:
@@ -243,7 +247,7 @@ def _troubleshooting(draft: Draft) -> None:
     if draft.is_evidence_new or silent:
         draft.store_verdict()
     verdict = draft.judge()
-    attempts = _ended_attempts(draft)
+    attempts = draft.past
     stuck_restarts, stuck_step = stuck(attempts, draft.policy)
     choice = choose(
         Situation(
@@ -298,29 +302,6 @@ def _stop_due(draft: Draft) -> datetime:
     return begun + timedelta(
         seconds=draft.before.stop_grace_seconds + policy.check_seconds + policy.stop_ack_seconds
     )
-
-
-def _ended_attempts(draft: Draft) -> list[PastAttempt]:
-    """Past attempts, the present one with them once it has ended."""
-    attempts = list(draft.before.past_attempts)
-    present = draft.before.attempt
-    ended = next((change for change in draft.attempts if change.ends is not None), None)
-    if present is None or ended is None or any(past.n == present.n for past in attempts):
-        return attempts
-    return [
-        *attempts,
-        PastAttempt(
-            n=present.n,
-            started_at=present.started_at,
-            ended_at=draft.now,
-            end_cause=ended.end_cause,
-            counted=ended.counted,
-            worker=draft.failures[0].worker if draft.failures else None,
-            node=draft.failures[0].fact.node if draft.failures else "",
-            last_step=draft.last_step(),
-            resumed_from_step=present.resumed_from_step,
-        ),
-    ]
 
 
 def _restarting(draft: Draft) -> None:
@@ -592,7 +573,9 @@ def _close_resolved(draft: Draft) -> None:
     due = incident.resolved_at + timedelta(seconds=draft.policy.reopen_seconds)
     if draft.now < due:
         draft.look_at(due)
-    elif incident.change is None:
+    elif incident.change is not None:
+        draft.look_at(draft.now)  # it closes by a decision of its own
+    else:
         incident.set(closes_resolved=True)
         incident.state = IncidentState.CLOSED
         draft.settle("incident.closed", "resolved long enough ago")

@@ -50,12 +50,28 @@ class IncarnationEnded(WorkerEvent):
 
 @dataclass(frozen=True, slots=True)
 class Message(WorkerEvent):
-    """An agent's message. ``passed`` false: a check failed that speaks against the hardware."""
+    """An agent's message. ``passed`` false: a check failed that speaks against the hardware.
+
+    ``is_symptom``: an Error that tells only of lost peers, so that why the attempt ended is open.
+    """
 
     type: MessageType
     phase: MessagePhase
     sequence: int
     passed: bool = True
+    reason: str = ""
+    is_symptom: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CauseKnown(WorkerEvent):
+    """Why ``attempt`` ended is known, or is not waited for any longer; ``worker`` was charged for it.
+
+    ``counts`` false: by its cause it never counts, so the charge is taken back.
+    """
+
+    attempt: int
+    counts: bool
     reason: str = ""
 
 

@@ -17,7 +17,7 @@ from recovery.phase_state import (
     update,
     update_each,
 )
-from recovery.signals import EndCause, WorkerKey
+from recovery.signals import EndCause, OnlyWitness, WorkerKey
 
 WAITING_FOR_CAPACITY = "waiting for capacity"
 QUEUED = "queued"
@@ -59,12 +59,13 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """A failure that counts; ``would``: it would, if anybody obeyed."""
+    """A failure that counts; ``would``: it would, if anybody obeyed. ``witness`` None = its cause is known."""
 
     attempt: int
     worker: WorkerKey
     cause: str
     would: bool = False
+    witness: OnlyWitness | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +132,7 @@ def enter_boot_checking(state: JobState) -> Effect:
 
 def enter_run_command(state: JobState) -> Effect:
     """All start together: a new attempt, and every worker's retries become the recover count."""
-    state = replace(enter(state, Phase.RUN_COMMAND), attempt=state.attempt + 1)
+    state = replace(enter(state, Phase.RUN_COMMAND), attempt=state.attempt + 1, cause_open=False)
     state = update_each(
         state,
         lambda worker: worker.is_present,
@@ -159,7 +160,7 @@ def enter_troubleshooting(state: JobState) -> Effect:
 
 def enter_terminal(state: JobState, phase: Phase) -> JobState:
     """The run is over."""
-    state = replace(enter(state, phase), quit_due=False)
+    state = replace(enter(state, phase), quit_due=False, cause_open=False)
     return update_each(state, lambda worker: not worker.retired, inner_phase=phase, must_exit=False)
 
 
@@ -187,20 +188,49 @@ def stop_seen(state: JobState) -> Effect:
 # Failures.
 
 
-def charge(state: JobState, key: WorkerKey, cause: str) -> Effect:
+def charge(state: JobState, key: WorkerKey, cause: str, witness: OnlyWitness | None = None) -> Effect:
     """Count one failure of the present attempt; where nobody obeys it is only said."""
     if not state.protected:
         return Effect(
             update(state, key, last_failure_reason=cause),
-            count=Count(state.attempt, key, cause, would=True),
+            count=Count(state.attempt, key, cause, would=True, witness=witness),
         )
     worker = state.worker(key)
     used = worker.retries if worker else 0
     # Over budget is over budget: a limit that was lowered meanwhile must not let the number grow for ever.
     retries = max(used, min(used + 1, state.max_retry + 1))
     state = update(state, key, retries=retries, last_failure_reason=cause)
-    state = replace(state, recover_count=recover_count_of(state))
-    return Effect(state, count=Count(state.attempt, key, cause))
+    state = replace(state, recover_count=recover_count_of(state), cause_open=witness is not None)
+    return Effect(state, count=Count(state.attempt, key, cause, witness=witness))
+
+
+def is_charged(worker: WorkerState, state: JobState) -> bool:
+    """Whether the present attempt's failure was counted against this worker: all others began it alike."""
+    others = [other.retries for other in state.active if other.key != worker.key]
+    return not worker.retired and worker.retries > max(others, default=0)
+
+
+def settle_cause(state: JobState, event: ev.CauseKnown) -> Effect:
+    """The cause of the attempt that ended last is not waited for any longer."""
+    return Effect(replace(state, cause_open=state.cause_open and event.attempt != state.attempt))
+
+
+def take_back(state: JobState, event: ev.CauseKnown) -> Effect:
+    """The charge of the attempt that ended last never was one."""
+    worker = state.worker(event.worker)
+    used = worker.retries if worker else 1
+    state = update(state, event.worker, retries=used - 1, last_failure_reason="")
+    return Effect(replace(state, cause_open=False, recover_count=recover_count_of(state)))
+
+
+def take_back_aligned(state: JobState, event: ev.CauseKnown) -> Effect:
+    """All have started together since, with the charge in everyone's retries: it leaves everyone's."""
+    workers = tuple(
+        worker if worker.retired else replace(worker, retries=max(0, worker.retries - 1))
+        for worker in state.workers
+    )
+    state = replace(state, workers=workers)
+    return Effect(replace(state, recover_count=recover_count_of(state)))
 
 
 def lose_incarnation(state: JobState, key: WorkerKey) -> JobState:
@@ -256,8 +286,9 @@ def end_incarnation(state: JobState, event: ev.IncarnationEnded) -> Effect:
     worker = state.worker(event.worker)
     ordered = event.by_desk or (worker is not None and worker.must_exit)
     if event.in_attempt and event.cause.counts and not ordered:
+        witness = OnlyWitness.SUCCESSOR if event.cause is EndCause.REPLACED else None
         return then(
-            charge(state, event.worker, str(event.cause)),
+            charge(state, event.worker, str(event.cause), witness),
             lambda state: begin_restarting(state, event.worker),
         )
     return begin_restarting(state, event.worker)
@@ -275,7 +306,8 @@ def leave_finished(state: JobState, event: ev.IncarnationEnded) -> Effect:
 
 def take_error(state: JobState, event: ev.Message) -> Effect:
     """A process of the present attempt ended in error; its agent lives."""
-    return then(charge(state, event.worker, event.reason or "process_error"), enter_troubleshooting)
+    witness = OnlyWitness.SYMPTOM if event.is_symptom else None
+    return then(charge(state, event.worker, event.reason or "process_error", witness), enter_troubleshooting)
 
 
 def take_hang(state: JobState, event: ev.HangConfirmed) -> Effect:

@@ -95,6 +95,7 @@ class JobState:
 
     ``attempt`` rises with each entry into RunCommand and ``attempt_sequence`` is the sequence of the
     command order that began it. ``protected`` false means that nobody obeys: the phase is derived.
+    ``cause_open``: the present attempt ended and was counted, but why is not known yet.
     """
 
     phase: Phase
@@ -109,6 +110,7 @@ class JobState:
     reason: str = ""  # why it waits: queued, waiting for capacity, …
     protection_due: bool = False  # protected again from the next start on
     quit_due: bool = False  # a stop was asked for and waits for the safe point
+    cause_open: bool = False
 
     @property
     def active(self) -> tuple[WorkerState, ...]:
@@ -129,6 +131,11 @@ class JobState:
     def is_over_budget(self) -> bool:
         """Whether a worker has more retries than the user allows. Reads the workers, not the job's count."""
         return any(worker.retries > self.max_retry for worker in self.active)
+
+    @property
+    def is_held(self) -> bool:
+        """Whether it is over budget by a failure that may still turn out to be one that never counts."""
+        return self.cause_open and self.is_over_budget
 
     def worker(self, key: WorkerKey) -> WorkerState | None:
         """The worker at a place, or None."""

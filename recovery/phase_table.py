@@ -413,6 +413,10 @@ def _someone_missing(state: JobState, event: Any) -> bool:
     return any(w.must_exit or w.restarted or not w.enrolled for w in state.present)
 
 
+def _held(state: JobState, event: Any) -> bool:
+    return state.protected and state.is_held
+
+
 RECOVERY_ROWS = (
     Row(
         "go.unprotected", ev.RecoveryGo, ANY, "nobody obeys", None, "no",
@@ -428,6 +432,10 @@ RECOVERY_ROWS = (
         None, "no", "a worker is gone or about to leave", _someone_missing, _stay, Use.REFUSED,
     ),
     Row(
+        "go.held", ev.RecoveryGo, frozenset({P.TROUBLESHOOTING}), "over budget, the cause is open", None,
+        "no", "over budget, unless the last failure turns out not to count", _held, _stay, Use.REFUSED,
+    ),
+    Row(
         "go", ev.RecoveryGo, frozenset({P.TROUBLESHOOTING}), "", P.RUN_COMMAND,
         "no: every worker's retries = recover count", "recovery done, all start together", _always,
         lambda state, event: do.enter_run_command(state),
@@ -436,6 +444,34 @@ RECOVERY_ROWS = (
         "go.stale", ev.RecoveryGo, ANY, "not in Troubleshooting", None, "no",
         "the job is in {state.phase} by now", _always, _stay, Use.STALE,
     ),
+)  # fmt: skip
+
+
+def _counts(state: JobState, event: ev.CauseKnown) -> bool:
+    return event.counts
+
+
+def _charged_last(state: JobState, event: ev.CauseKnown) -> bool:
+    return event.attempt == state.attempt and do.is_charged(_worker(state, event), state)
+
+
+def _charged_before(state: JobState, event: ev.CauseKnown) -> bool:
+    return event.attempt < state.attempt and any(worker.retries for worker in state.active)
+
+
+CAUSE_ROWS = (
+    Row("cause.unknown", ev.CauseKnown, ANY, "no such worker in the job", None, "no",
+        "{event.worker} is not a worker of this job", _unknown, _stay, Use.REFUSED),
+    Row("cause.given_up", ev.CauseKnown, frozenset({P.FAILED}), "", None, "no",
+        "the job was given up before this was known", _always, _stay, Use.LATE),
+    Row("cause.counts", ev.CauseKnown, ANY, "it counts, or is waited for no longer", None, "no: it has counted",
+        "{event.reason}", _counts, do.settle_cause),
+    Row("cause.taken_back", ev.CauseKnown, NOT_RUN | TERMINAL_PHASES, "of the attempt that ended last", None,
+        "that worker -1", "{event.reason}", _charged_last, do.take_back),
+    Row("cause.taken_back_later", ev.CauseKnown, ANY, "of an attempt before", None, "every worker -1",
+        "{event.reason}", _charged_before, do.take_back_aligned),
+    Row("cause.nothing", ev.CauseKnown, ANY, "", None, "no",
+        "nothing of it stands in the counters", _always, do.settle_cause, Use.LATE),
 )  # fmt: skip
 
 
@@ -535,6 +571,8 @@ PROTECTION_ROWS = (
         "unprotected from now on: {event.reason}", _always, do.unprotect),
     Row("barrier.unprotected", ev.BarrierExpired, ANY, "nobody obeys", None, "no",
         "unprotected already", _nobody_obeys, _stay, Use.DUPLICATE),
+    Row("barrier.held", ev.BarrierExpired, RESTARTING, "over budget, the cause is open", None, "no",
+        "over budget, unless the last failure turns out not to count", _held, _stay, Use.LATE),
     Row("barrier", ev.BarrierExpired, BARRED, "", P.RUN_COMMAND, "no: unprotected until the next start",
         "not every agent came in time: all run unprotected until the next start", _always,
         do.give_up_protection),
@@ -568,7 +606,7 @@ def _all_finished(state: JobState, event: None) -> bool:
 
 
 def _over_budget(state: JobState, event: None) -> bool:
-    return state.protected and state.is_over_budget
+    return state.protected and state.is_over_budget and not state.cause_open
 
 
 def _all_back(state: JobState, event: None) -> bool:
@@ -585,10 +623,11 @@ def _all_started_anew(state: JobState, event: None) -> bool:
 
 
 AUTOMATIC_ROWS = (
-    Row("auto.restarting_over_budget", None, RESTARTING, "over budget", P.TROUBLESHOOTING, "no",
+    Row("auto.restarting_over_budget", None, RESTARTING, "over budget, the cause is not open", P.TROUBLESHOOTING, "no",
         "over budget: no replacement is waited for", _over_budget,
         lambda state, event: do.enter_troubleshooting(state)),
-    Row("auto.over_budget", None, frozenset({P.TROUBLESHOOTING}), "any worker's retries > max retry",
+    Row("auto.over_budget", None, frozenset({P.TROUBLESHOOTING}),
+        "any worker's retries > max retry, the cause is not open",
         P.FAILED, "recover count = max retry + 1", "failures used are more than max retry allows",
         _over_budget, lambda state, event: do.fail_over_budget(state)),
     Row("auto.quit", None, NOT_RUN, "a stop at the safe point is due", P.STOPPED, "no",
@@ -614,6 +653,7 @@ EVENT_ROWS = (
     *ENROL_ROWS,
     *HANG_ROWS,
     *RECOVERY_ROWS,
+    *CAUSE_ROWS,
     *JOB_ROWS,
     *PROTECTION_ROWS,
 )

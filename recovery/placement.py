@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from recovery import evidence
-from recovery.records import AttemptView, IncarnationView, SubjectState
+from recovery.records import AttemptView, IncarnationView, PastAttempt, SubjectState
 from recovery.signals import Signal, SignalKind, WorkerKey
 
 AGENT_MESSAGES = frozenset(
@@ -30,6 +30,7 @@ def in_source_order(
     """
     ordered = sorted(inbox, key=lambda signal: (signal.seen_at, signal.id))
     ordered = _causes_before_symptoms(ordered, uncertainty_seconds)
+    ordered = _ends_before_successors(ordered)
     begun = [
         signal for signal in ordered if signal.kind in AGENT_MESSAGES and (signal.sequence or 0) > sequence
     ]
@@ -71,6 +72,24 @@ def _causes_before_symptoms(ordered: list[Signal], uncertainty_seconds: float) -
     return result
 
 
+def _ends_before_successors(ordered: list[Signal]) -> list[Signal]:
+    """The end of a life came before its successor, whatever the clocks say."""
+    result: list[Signal] = []
+    for signal in ordered:
+        place = len(result)
+        if signal.kind is SignalKind.INCARNATION_ENDED and signal.incarnation is not None:
+            place = next(
+                (
+                    n
+                    for n, other in enumerate(result)
+                    if other.kind is SignalKind.ENROLLED and other.data.get("replaces") == signal.incarnation
+                ),
+                place,
+            )
+        result.insert(place, signal)
+    return result
+
+
 def _error_key(signal: Signal) -> tuple[int, datetime, int]:
     rule, _ = evidence.rule_of_process(signal.data)
     return (rule.order, signal.seen_at, signal.id)
@@ -82,6 +101,37 @@ def came_before(signal: Signal, attempt: AttemptView | None, uncertainty_seconds
         return False
     uncertainty = timedelta(seconds=max(uncertainty_seconds, signal.offset_uncertainty_seconds))
     return signal.seen_at - uncertainty <= attempt.started_at
+
+
+def attempt_at(
+    signal: Signal, present: AttemptView | None, past: Sequence[PastAttempt], uncertainty_seconds: float
+) -> int:
+    """Number of the attempt in which something was seen, by its time; at a border the older one.
+
+    Args:
+        present: The newest attempt, None where none has begun (then 0).
+        past: Attempts that have ended, oldest first.
+    """
+    if present is None:
+        return 0
+    if not came_before(signal, present, uncertainty_seconds):
+        return present.n
+    uncertainty = timedelta(seconds=max(uncertainty_seconds, signal.offset_uncertainty_seconds))
+    older = [each for each in past if each.n < present.n]
+    for each in reversed(older):
+        if signal.seen_at - uncertainty > each.started_at:
+            return each.n
+    return older[0].n - 1 if older else present.n - 1
+
+
+def attempt_of_sequence(sequence: int, present: AttemptView | None, past: Sequence[PastAttempt]) -> int:
+    """Number of the attempt in which an order set was current: its own, or one that followed in it."""
+    if present is None:
+        return 0
+    if sequence >= present.sequence:
+        return present.n
+    begun = [each.n for each in past if each.n < present.n and 0 < each.sequence <= sequence]
+    return max(begun, default=present.n - 1)
 
 
 def came_clearly_before(signal: Signal, attempt: AttemptView | None, uncertainty_seconds: float) -> bool:

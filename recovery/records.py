@@ -10,7 +10,7 @@ from typing import Any
 
 from recovery.lifecycle import ActionKind, ActionState, IncidentState, Resolution, Severity, WaitingFor
 from recovery.phases import JobState, MessagePhase
-from recovery.signals import EndCause, SubjectKind, Use, WorkerKey
+from recovery.signals import EndCause, OnlyWitness, SubjectKind, Use, WorkerKey
 
 
 class Mode(StrEnum):
@@ -73,7 +73,11 @@ class AttemptView:
 
 @dataclass(frozen=True, slots=True)
 class PastAttempt:
-    """A finished attempt, newest last."""
+    """A finished attempt, newest last.
+
+    ``worker`` and ``node`` are those of its failure count; ``would``: the count was only said, nobody obeyed.
+    ``witness``: who alone told of the failure, None = its cause is known.
+    """
 
     n: int
     started_at: datetime
@@ -84,6 +88,10 @@ class PastAttempt:
     node: str
     last_step: int | None
     resumed_from_step: int | None
+    run: int = 1
+    sequence: int = 0  # of the command order that began it
+    would: bool = False
+    witness: OnlyWitness | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +185,10 @@ class SubjectState:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """Version, modes and waiting times in seconds; production defaults (DESIGN 5: each is a named setting)."""
+    """Thresholds and waiting times in seconds, with production defaults (DESIGN 5: each is a named setting).
+
+    ``version`` is the fingerprint of the values.
+    """
 
     version: str = "1"
     steady_seconds: float = 300.0
@@ -198,6 +209,7 @@ class Policy:
     backoff_window_seconds: float = 3600.0
     no_progress_restarts: int = 3  # same step after so many restarts: stop and say why
     late_uncertainty_seconds: float = 0.5
+    cause_hold_seconds: float = 30.0  # so long a failure without a cause may still be one that never counts
     extend_wait_seconds: float = 30.0  # agents that wait for an order are told again to wait on
 
 
@@ -220,6 +232,22 @@ class CountWanted:
     cause: str
     signal: int
     would: bool = False
+    witness: OnlyWitness | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CountChange:
+    """What became known of a failure that an earlier decision counted.
+
+    ``cause`` is the count's own word from now on, ``end_cause`` the attempt's category. ``taken_back``: the
+    count never was one and its row goes; why stands in the timeline.
+    """
+
+    attempt: int
+    cause: str
+    end_cause: str
+    taken_back: bool = False
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,6 +296,7 @@ class IncidentChange:
     waiting_for: WaitingFor | None = None
     waiting_until: datetime | None = None
     resolution: Resolution | None = None
+    renamed_causes: tuple[tuple[str, str, str], ...] = ()  # (category so far, category, sentence)
     causes: tuple[tuple[str, str], ...] = ()  # (category, sentence) to be joined
     attempt: int | None = None
     seen_failed_at: datetime | None = None
@@ -337,6 +366,7 @@ class Decision:
     uses: tuple[SignalUse, ...] = ()
     orders: tuple[OrderWanted, ...] = ()
     counts: tuple[CountWanted, ...] = ()
+    count_changes: tuple[CountChange, ...] = ()
     attempts: tuple[AttemptChange, ...] = ()
     incident: IncidentChange | None = None
     actions: tuple[ActionWanted, ...] = ()

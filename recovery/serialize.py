@@ -6,6 +6,8 @@ free content (``data``, ``verdict``) must hold JSON already.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import types
 import typing
 from collections.abc import Mapping
@@ -75,6 +77,12 @@ def job_from_plain(plain: Any) -> JobState:
 def policy_from_plain(plain: Any) -> Policy:
     """A stored policy."""
     return from_plain(Policy, plain)
+
+
+def fingerprint(policy: Policy) -> str:
+    """Version of a policy by its values alone: equal values, equal version."""
+    values = {name: value for name, value in to_plain(policy).items() if name != "version"}
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:12]
 
 
 def decision_from_plain(plain: Any) -> Decision:

@@ -100,6 +100,13 @@ _COUNTING = frozenset(
 )
 
 
+class OnlyWitness(StrEnum):
+    """Who alone has told of a failure whose cause is therefore open: it may be one that never counts."""
+
+    SYMPTOM = "symptom"  # a survivor lost contact with its peers: one of them is gone
+    SUCCESSOR = "successor"  # the next incarnation is there: the last one is gone
+
+
 class Use(StrEnum):
     """What became of a drained signal."""
 
@@ -142,3 +149,18 @@ class Signal:
     sequence: int | None = None
     phase: str | None = None  # wire phase: bootcheck | command | troubleshoot
     offset_uncertainty_seconds: float = 0.0
+
+    @property
+    def step(self) -> int | None:
+        """The training step that it tells of."""
+        return whole_number(self.data.get("step"))
+
+    @property
+    def by(self) -> str:
+        """Who did it, where it tells of a person's or controller's deed."""
+        return str(self.data.get("by") or "somebody")
+
+
+def whole_number(value: object) -> int | None:
+    """A whole number as told, or None."""
+    return value if isinstance(value, int) and not isinstance(value, bool) else None

@@ -17,3 +17,8 @@ def failures(job: JobState) -> str:
 def workers(keys: Iterable[WorkerKey]) -> str:
     """Workers by name, "none" when there are none."""
     return ", ".join(str(key) for key in keys) or "none"
+
+
+def capitalized(key: WorkerKey | None) -> str:
+    """A worker at the beginning of a sentence."""
+    return str(key or "worker").capitalize()

@@ -109,12 +109,16 @@ class Desk:
 
     @property
     def counts(self) -> list[tuple[int, int, str]]:
-        return [
-            (count.attempt, count.worker.index, count.cause)
-            for seen in self.log
-            for count in seen.decision.counts
-            if not count.would
-        ]
+        found: dict[int, tuple[int, int, str]] = {}
+        for seen in self.log:
+            for count in seen.decision.counts:
+                if not count.would:
+                    found[count.attempt] = (count.attempt, count.worker.index, count.cause)
+            for change in seen.decision.count_changes:
+                attempt, index, cause = found.pop(change.attempt)
+                if not change.taken_back:
+                    found[attempt] = (attempt, index, change.cause or cause)
+        return [found[attempt] for attempt in sorted(found)]
 
     @property
     def last(self) -> Decision:
@@ -220,13 +224,18 @@ class Desk:
         self, index: int, cause: EndCause = EndCause.DELETED, *, source: Source = Source.WATCH, **fields: Any
     ) -> Signal:
         """A pod is gone; the watch writes its row first."""
-        life = self.life(index)
+        return self.end_life(self.life(index), cause, source=source, **fields)
+
+    def end_life(
+        self, life: IncarnationView, cause: EndCause, *, source: Source = Source.WATCH, **fields: Any
+    ) -> Signal:
+        """The same of a certain life, perhaps one whose successor is there already."""
         seen_at = fields.pop("seen_at", self.now)
         if source is Source.WATCH:
             self._see_life(life.id, ended_at=seen_at, is_running=False)
         data = {"pod_uid": life.pod_uid, "restart": 0, "cause": str(cause), "exit_code": None, "reason": ""}
         return self.signal(
-            SignalKind.INCARNATION_ENDED, source, data, worker=W[index], incarnation=life.id,
+            SignalKind.INCARNATION_ENDED, source, data, worker=life.worker, incarnation=life.id,
             seen_at=seen_at, **fields,
         )  # fmt: skip
 
@@ -306,7 +315,9 @@ class Desk:
                     n=attempt.n, started_at=attempt.started_at, ended_at=self.now,
                     end_cause=change.end_cause, counted=change.counted,
                     worker=count.worker if count else None, node="", last_step=attempt.step,
-                    resumed_from_step=attempt.resumed_from_step,
+                    resumed_from_step=attempt.resumed_from_step, sequence=attempt.sequence,
+                    run=self.job.run, would=count.would if count else False,
+                    witness=count.witness if count else None,
                 )  # fmt: skip
                 state = replace(state, attempt=attempt, past_attempts=(*state.past_attempts, past))
             if change.begins is not None:
@@ -323,7 +334,18 @@ class Desk:
                 state = replace(state, attempt=attempt, incarnations=views)
             if change.first_step_at is not None and state.attempt is not None:
                 state = replace(state, attempt=replace(state.attempt, first_step_at=change.first_step_at))
+        for known in decision.count_changes:
+            past = next(past for past in state.past_attempts if past.n == known.attempt)
+            changed = replace(past, end_cause=known.end_cause, witness=None)
+            if known.taken_back:
+                changed = replace(changed, counted=False, would=False, worker=None)
+            attempts = tuple(changed if each is past else each for each in state.past_attempts)
+            state = replace(state, past_attempts=attempts)
         self.state = state
+        for life, _ in decision.ended_incarnations:
+            view = next((view for view in state.incarnations if view.id == life), None)
+            if view is not None and view.ended_at is None:
+                self._see_life(life, ended_at=self.now, is_running=False)
         self._apply_incident(decision)
         self._apply_actions(decision)
 
@@ -356,12 +378,14 @@ class Desk:
                 view = replace(view, resolved_at=self.now)
             if state is IncidentState.OPEN and change.reopens:
                 view = replace(view, resolved_at=None)
-        names = ("severity", "rung", "waiting_for", "resolution", "attempt", "seen_failed_at",
+        columns = ("severity", "rung", "waiting_for", "resolution", "attempt", "seen_failed_at",
                  "watching_from_step", "verdict")  # fmt: skip
-        found = {name: getattr(change, name) for name in names if getattr(change, name) is not None}
+        found = {name: getattr(change, name) for name in columns if getattr(change, name) is not None}
         if change.state is not None and change.state is not IncidentState.WAITING:
             found.pop("waiting_for", None)
-        causes = tuple(dict.fromkeys((*view.causes, *(category for category, _ in change.causes))))
+        names = {so_far: category for so_far, category, _ in change.renamed_causes}
+        known = [names.get(category, category) for category in view.causes]
+        causes = tuple(dict.fromkeys((*known, *(category for category, _ in change.causes))))
         self.state = replace(self.state, incident=replace(view, causes=causes, **found))
 
     def _apply_actions(self, decision: Decision) -> None:

@@ -57,10 +57,16 @@ def worker_events(worker: WorkerState, job: JobState) -> Iterator[ev.Event]:
         yield ev.Message(key, MessageType.ACK, phase, last)
         yield ev.Message(key, MessageType.ERROR, phase, last)
     yield ev.Message(key, MessageType.ACK, MessagePhase.TROUBLESHOOT, last, passed=False)
+    yield ev.Message(key, MessageType.ERROR, MessagePhase.COMMAND, last, is_symptom=True)
     yield ev.Message(key, MessageType.ERROR, MessagePhase.COMMAND, last - 1)
     yield ev.Message(key, MessageType.ERROR, MessagePhase.COMMAND, job.sequence + 1)
     yield ev.Message(key, MessageType.FINISH, MessagePhase.COMMAND, job.attempt_sequence)
     yield ev.Message(key, MessageType.FINISH, MessagePhase.COMMAND, last - 1)
+    if job.cause_open:
+        yield ev.CauseKnown(key, job.attempt, counts=True)
+    if worker.retries:
+        yield ev.CauseKnown(key, job.attempt, counts=False)
+        yield ev.CauseKnown(key, job.attempt - 1, counts=False)
 
 
 def job_events() -> Iterator[ev.Event]:
@@ -147,6 +153,7 @@ class Walk:
 def canonical(state: JobState) -> JobState:
     """One state for all that differ by numbers that only rise, or by which worker is called first."""
     small = renumber(state)
+    small = replace(small, cause_open=small.is_held)  # nothing else asks for it where the limit never moves
     first, second = sorted(small.workers, key=_likeness)
     return replace(small, workers=(replace(first, key=W[0]), replace(second, key=W[1])))
 
@@ -215,6 +222,8 @@ def is_helpful(event: ev.Event) -> bool:
         return event.type is MessageType.ACK and event.passed
     if isinstance(event, ev.IncarnationEnded):
         return event.cause is EndCause.CRASHED and event.in_attempt and event.is_current
+    if isinstance(event, ev.CauseKnown):
+        return event.counts  # the hold passes
     return isinstance(event, ev.Enrolled | ev.RecoveryGo)
 
 
@@ -250,6 +259,7 @@ def test_rows_that_no_walk_reaches_are_reached_by_name(protected: Walk, wilful: 
             (retired, ev.Message(key, MessageType.ACK, MessagePhase.BOOTCHECK, 1)),
             (retired, ev.HangSuspected(key, 1)),
             (retired, ev.HangConfirmed(key, 1)),
+            (retired, ev.CauseKnown(key, 0, counts=False)),
         ]
     play = running(workers=2)
     situations += [
