@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from incidentdesk.settings.timings import TIMINGS
-from recovery import lifecycle, phases
+from recovery import lifecycle, phases, price_tables
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 BLOCK = re.compile(r"<!-- made by the program: (?P<name>[a-z-]+) -->\n.*?<!-- end -->", re.DOTALL)
@@ -30,6 +30,10 @@ TABLES: dict[str, Callable[[], str]] = {
     "phases": phases.markdown,
     "lifecycle": lifecycle.markdown,
     "timings": timings,
+    "checkpoint-intervals": price_tables.checkpoint_intervals,
+    "slow-node-moments": price_tables.slow_node_moments,
+    "hang-chances": price_tables.hang_chances,
+    "elastic-choices": price_tables.elastic_choices,
 }
 
 
