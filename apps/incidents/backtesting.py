@@ -220,18 +220,15 @@ def _size_lines(table: Table, days: float) -> list[str]:
             "avoided",
             "idle spares",
         )
-        + "  beside swap",
+        + "  beside swap, for the job",
         _row("", "", "", "", "", "node-days", "node-days", "GPU-hours"),
     ]
-    baseline = table.replays.get(BASELINE)
     for name, replays in table.replays.items():
         interruptions = spread([float(each.interruptions) for each in replays])
         lost = spread([each.lost_gpu_hours for each in replays])
         waited = spread([each.waiting_seconds / 3600 for each in replays])
         idle = spread([each.idle_spare_node_days * 24 * each.gpus_per_node for each in replays])
-        beside = ""
-        if baseline is not None and name != BASELINE:
-            beside = compare(replays, baseline).job_verdict
+        beside = _beside(name, replays, table)
         row = _row(
             name,
             f"{interruptions.mean:.1f} ({interruptions.p10:.0f} to {interruptions.p90:.0f})",
@@ -244,6 +241,16 @@ def _size_lines(table: Table, days: float) -> list[str]:
         )
         lines.append(f"{row}  {beside}".rstrip())
     return lines
+
+
+def _beside(name: str, replays: tuple[Replay, ...], table: Table) -> str:
+    """Spares are for a cluster without a free node: beside them stands waiting, and idle ones count."""
+    waiting, swapping = table.replays.get("wait"), table.replays.get(BASELINE)
+    if name.startswith("spares:"):
+        return (
+            f"{compare(replays, waiting).net_verdict} (beside wait, idle spares counted)" if waiting else ""
+        )
+    return compare(replays, swapping).job_verdict if swapping is not None and name != BASELINE else ""
 
 
 def _row(name: str, *cells: str) -> str:

@@ -42,8 +42,6 @@ def test_says_what_it_is_and_what_was_assumed(trace: Path) -> None:
     )
     assert "Jobs are synthetic: 5 random placements, seed 1. Assumed:" in told
     assert "job history" not in told
-        "only the policy is called so"
-    )
     assert "9 of 10 nodes (90%)" in told
 
 
@@ -153,3 +151,9 @@ def test_swapping_beats_waiting_and_the_record_is_never_worse(measured_cluster: 
         beside = {name: each.get("beside_swap") for name, each in table["policies"].items()}
         assert beside["wait"]["job_verdict"] == "does not pay"
         assert beside["history"]["job_verdict"] in {"pays", "no difference"}
+
+
+def test_spares_are_set_beside_waiting_with_their_idle_hours(trace: Path) -> None:
+    told = backtest(trace, "--policies", "wait,swap,spares:20")
+    (row,) = [line for line in told.splitlines() if line.startswith("spares:20")]
+    assert "(beside wait, idle spares counted)" in row
