@@ -56,6 +56,10 @@ class Ranks:
     missing: Culprit = Culprit()
     views: tuple[RankView, ...] = ()
 
+    def came_first(self, culprit: Culprit) -> bool:
+        """Whether the culprit is known by the time of its first error, and so outranks what others wrote later."""
+        return any(view.rank == culprit.rank and view.first_error_seconds is not None for view in self.views)
+
     def culprit(self, hits: Sequence[RankedHit]) -> Culprit:
         """Who failed first with a cause of its own, else who was named, else who never joined."""
         if self.named.rank is not None:

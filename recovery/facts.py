@@ -42,6 +42,8 @@ def facts_of(evidence: Evidence, history: History) -> dict[str, FactValue]:
                 facts[f"past.{name}"] = value
         if history.repeated:
             facts["past.repeated"] = True
+        if evidence.metrics.get("nodes_affected") == 1.0:
+            facts.pop("past.all_nodes", None)
     if evidence.phase:
         facts["phase"] = evidence.phase
     if not any(line.strip() for line in evidence.log) and not evidence.kernel:
@@ -89,7 +91,7 @@ def _nodes(evidence: Evidence, history: History, facts: dict[str, FactValue]) ->
         facts["nodes.affected"] = affected
         facts["nodes.many"] = affected >= MANY_NODES
         facts["nodes.one"] = affected == 1
-    if history.all_nodes:
+    if history.all_nodes and not facts.get("nodes.one"):
         facts["nodes.many"] = True
     if history.only_here and not facts.get("nodes.many"):
         facts["nodes.one"] = True

@@ -1,6 +1,7 @@
 """What earlier attempts and the rest of the fleet say about a failure: structured, or read from a sentence.
 
-Source: DOMAIN section 7 ("across history", "across the cluster").
+A sentence is read clause by clause: a clause that tells of success ("other nodes are fine") says where it does
+*not* happen, and nothing else. Source: DOMAIN section 7 ("across history", "across the cluster").
 """
 
 from __future__ import annotations
@@ -46,89 +47,116 @@ class History:
 
 
 _WORD_NUMBERS: Mapping[str, int] = {
-    "once": 1, "twice": 2, "second": 2, "third": 3, "fourth": 4, "fifth": 5, "two": 2, "three": 3, "four": 4,
-    "five": 5, "six": 6, "seven": 7, "eight": 8, "nine": 9, "ten": 10, "dozens": 24, "several": 3, "many": 5,
-    "hundreds": 100, "thousands": 1000, "repeatedly": 3, "again": 2, "both": 2, "repeated": 2, "recurring": 3,
+    "once": 1, "twice": 2, "second": 2, "third": 3, "fourth": 4, "fifth": 5, "sixth": 6, "two": 2, "three": 3,
+    "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8, "nine": 9, "ten": 10, "twelve": 12, "dozen": 12,
+    "dozens": 24, "several": 3, "many": 5, "multiple": 3, "hundreds": 100, "thousands": 1000, "repeatedly": 3,
+    "again": 2, "both": 2, "repeated": 2, "repeats": 2, "recurring": 3, "keeps": 3, "also": 2,
+    "retry": 2, "retries": 2, "rerun": 2,
 }  # fmt: skip
+_NUMBER = rf"(?:\d{{1,6}}|{'|'.join(_WORD_NUMBERS)})"
 
-_UNIT = r"(?:node|host|machine|server|vm|worker|instance|box)s?"
-_DEVICE = r"(?:gpu|chip|device|tpu|accelerator|card|nic|hca|port|link|dimm|slot|pci address|bank)s?"
-_START = r"(?:run|start|launch|resume|attempt|restart|time|try|boot|retry|rerun|submission|container|pod|job|save|load)"
+_NODE = r"(?:node|host|machine|server|vm|instance|box|blade|hypervisor)"
+_DEVICE = r"(?:gpu|chip|device|accelerator|card|nic|hca|adapter|port|link|dimm|slot|board|bank|pci address|cable|rail)"
+_TRY = (
+    r"(?:run|start|launch|resume|attempt|restart|try|tries|boot|retry|retries|rerun|submission|relaunch|allocation|"
+    r"container|pod|save|load|job|compile|startup|resumption|requeue|redeploy|rescheduling|placement)"
+)
+_POINT = (
+    r"(?:step|iteration|iter|batch|sample|point|epoch|phase|stage|place|line|layer|exception|error|traceback|shard|file|"
+    r"seqnum|sequence|seq|collective|op|position|index|kernel|message|record|seed|call|tensor|stack|checkpoint|size|"
+    r"offset|moment|spot|barrier|operation|module|function|address|microbatch)"
+)
+_HERE = re.compile(
+    rf"\b(?:same|this|that|one|single|the very|its) (?:\w{{1,20}} )?{_NODE}\b|\b[a-z]{{1,12}}-?{_NODE}-?\d{{1,6}}\b"
+    rf"|\b(?:always|only|again) (?:on|with|at|when) [a-z]{{1,20}}-[a-z0-9-]{{1,20}}\b|\bhere\b|\bwhenever this\b"
+)
+_NAMED_DEVICE = re.compile(
+    rf"\b(?:same|this|that|one|the very|its) (?:\w{{1,20}} ){{0,2}}{_DEVICE}\b|\b{_DEVICE} ?\d{{1,4}}\b|\b[0-9a-f]{{4}}:[0-9a-f]{{2}}:[0-9a-f]{{2}}"
+    rf"|\bof (?:one|the same|this) {_DEVICE}|\b(?:vm|node|host) and (?:\w{{1,20}} )?{_DEVICE}"
+)
+_EVERYWHERE = re.compile(
+    rf"\b(?:all|every|each|both|any|whole|entire|most) (?:of )?(?:the )?(?:\w{{1,20}} )?(?:{_NODE}s?|cluster|fleet|pool|rack|zone|region|partition|"
+    r"ranks?|pairs?|teams?|tenants?|users?|namespaces?|workers)\b|\b(?:cluster|fleet|pool|zone|region|site)[- ]?wide\b|\beverywhere\b"
+    r"|\bacross the (?:cluster|fleet|pool|site|region|zone)|\ball (?:\w{1,20} )?(?:jobs|pods|workloads|runs) (?:of|in|on|across) the (?:cluster|fleet|pool|site|zone|region)"
+    r"|\ball (?:jobs|pods|workloads) (?:since|at once|alike|are)|\b(?:many|dozens of|hundreds of|several) jobs at (?:once|the same)"
+)
+_OTHER_NODES = re.compile(
+    rf"\b(?:different|other|several|various|unrelated|multiple|distinct|changing|new|fresh|replacement|healthy|another|second|{_NUMBER})"
+    rf" (?:\w{{1,20}} )?{_NODE}s?\b|\bmoved to (?:an?other|different|a new)|\bregardless of (?:the )?{_NODE}|\bwhichever {_NODE}|\bon any {_NODE}"
+    rf"|\bafter (?:a )?(?:{_NODE} )?(?:swap|replacement|migration|move)\b|\belsewhere too\b|\balso (?:on|elsewhere)"
+)
+_OTHER_JOBS = re.compile(
+    rf"\b(?:different|other|unrelated|separate|several|various|multiple|distinct|all|every|each|any|{_NUMBER}) (?:\w{{1,20}} ){{0,2}}"
+    r"(?:jobs?|users?|pods?|workloads?|tenants?|teams?|processes|tasks|containers?|owners?)\b|\bfailed pods\b|\bwhichever job\b"
+)
+_SUCCESS = re.compile(
+    r"\b(?:fine|clean|cleanly|ok|okay|works?|worked|working|pass|passes|passed|succeeds?|succeeded|healthy|unaffected|normal|normally|"
+    r"no (?:problems?|trouble|failures?|errors?|issues?)|runs? (?:well|through|on|clean|fine)|ran (?:well|through|clean|fine|without)|"
+    r"goes? through|went through|got past|went past|without (?:it|trouble|error|problem)|starts? (?:fine|the same|normally)|green|steady|stable)\b"
+)
+_FAILURE = re.compile(
+    r"\b(?:fail\w{0,4}|crash\w{0,3}|hang\w{0,2}|hung|dies|died|error\w{0,2}|stops|stopped|stuck|kill\w{0,3}|abort\w{0,3}|never|not|lost|broke\w{0,1}|without success)\b"
+)
+_ONLY_HERE = re.compile(
+    rf"\bnone elsewhere\b|\bnowhere else\b|\bnot elsewhere\b|\bonly (?:on )?(?:this|that|one|the same|here)\b|\b(?:this|that|one) (?:{_NODE}|{_DEVICE}) (?:only|alone)\b"
+    rf"|\bno other (?:{_NODE}|rank|pod|{_DEVICE})|\bonly {_NODE}\b|\bnot on (?:the )?other"
+)
+_ELSEWHERE = re.compile(
+    rf"\b(?:other|others|another|different|elsewhere|rest|remaining|all other|every other|neighbou?r\w{{0,3}}|peers?|former|any other|new|replacement) ?(?:\w{{1,20}} )?(?:{_NODE}s?)?\b"
+    rf"|\bexclud\w{{1,3}} |\bwithout (?:it|this|that|the) ?{_NODE}?|\buntil (?:it|(?:this|that|the) {_NODE}) was"
+)
 
-#: Fact -> what a sentence about the past says when it is so. Bounded repeats only.
+#: Fact -> what a clause about failures says when it is so.
 _CLAIMS: Mapping[str, re.Pattern[str]] = {
     "first_time": re.compile(
-        r"\bfirst (?:time|occurrence|failure|seen|such|attempt|incident|start|restart|crash|event|report|launch)"
-        r"|\bnever (?:seen )?before\b|\bno earlier\b|\bnot seen before\b|\bonce only\b|\bonly once\b|\bsingle (?:event|occurrence)"
-        r"|\bno (?:repeat|recurrence|previous|prior)"
+        r"\bfirst (?:time|occurrence|failure|seen|such|attempt|incident|start|restart|crash|event|report|launch|one|try|sighting|run|resume|save|job)|^first$|\b1st\b"
+        r"|\bnever (?:seen |happened )?before\b|\bno earlier\b|\bnot seen before\b|\bonce only\b|\bonly once\b|\bsingle (?:event|occurrence)"
+        r"|\bno (?:repeat|recurrence|previous|prior|history)|\bone[- ]off\b|\bisolated event|\bnew (?:today|failure)\b|\bseen once\b|^once$"
     ),
     "every": re.compile(
-        rf"\b(?:every|each|all) (?:single )?(?:\w{{1,20}} )?{_START}s?\b|\balways\b|\bdeterministic|\breproduc"
-        r"|\bany machine\b|\bevery time\b|\b(\d{1,3}) of \1\b|\bconsistently\b|\bwithout exception\b|\b100 ?%"
+        rf"\b(?:every|each|all|any) (?:single )?(?:\w{{1,20}} )?{_TRY}s?\b|\balways\b|\bdeterministic|\breproduc|\bevery time\b|\bconsistently\b"
+        rf"|\b(\d{{1,3}}) (?:of|out of|/) ?\1\b|\b({_NUMBER}) (?:of|out of) (?:the )?\2\b|\bwithout exception\b|\b100 ?%|\bin a row\b|\bon both (?:attempt|run|start)|\bin both\b"
     ),
     "same_point": re.compile(
-        r"\b(?:same|identical|this|fixed|exactly at|also at) (?:\w{1,20} ){0,2}(?:step|iteration|batch|sample|point|epoch|phase|stage|place|"
-        r"line|layer|exception|error|traceback|shard|file|seqnum|sequence|seq|collective|op|position|index|kernel|message|record|seed|"
-        r"call|tensor|stack|checkpoint|size|offset|allocation)"
-        r"|\b(?:stops|fails|dies|crashes|ends|hangs|stuck) (?:always )?(?:at|in|after|on) (?:batch|step|iteration|sample|epoch|seqnum|the same)"
-        r"|\balways (?:\w{1,20} ){0,2}(?:at|after|during|right|in|on|when|before|while)\b|\bduring (?:every|each)\b|\bat (?:dataset|the|data) load"
+        rf"\b(?:same|identical|this|fixed|exact) (?:\w{{1,20}} ){{0,2}}{_POINT}\b|\bsame (?:\w{{1,20}} )?(?:and )?(?:\w{{1,20}} )?{_POINT}\b"
+        rf"|\b(?:stop|fail|die|crash|end|hang|abort|stuck|break|diverge|oom)\w{{0,4}} (?:always )?(?:at|in|after|on|near|around) (?:the )?(?:same |first |(?:\w{{1,20}} ){{0,3}}{_POINT})"
+        rf"|\b{_POINT} (?:no\.? ?)?[#\d]\d{{0,12}} (?:on|in|at|for|each|every|again|both|of)"
+        r"|\balways (?:\w{1,20} ){0,2}(?:at|after|during|right|in|when|before|while)\b|\bduring (?:every|each)\b|\bat (?:dataset|the|data|model) load"
     ),
-    "same_sequence": re.compile(r"\bsame (?:collective )?(?:seq|sequence)|\bseq(?:num|uence)?(?: number)?\s?=? ?\d{1,12} (?:on|in|at|for|each|every|again)"),
+    "same_sequence": re.compile(
+        r"\bsame (?:collective )?(?:seq|sequence)|\bseq(?:num|uence)?(?: number)? ?[=#]? ?\d{1,15} (?:on|in|at|for|each|every|again|both)"
+    ),
     "changing_point": re.compile(
-        r"\b(?:different|changing|varying|other|random|another|new) (?:\w{1,20} ){0,2}(?:step|iteration|batch|seq|sequence|point|place|"
-        r"moment|time|stage|collective)s?\b|\bseqnums? (?:differ|vary|change)|\b(?:step|sequence|seqnum)s? (?:differ|vary|change)"
+        rf"\b(?:different|changing|varying|other|random|another|new|various) (?:\w{{1,20}} ){{0,2}}{_POINT}s?\b|\b{_POINT}s (?:numbers? )?(?:differ|vary|change)"
+        r"|\bnever (?:at )?the same\b|\bnot (?:at )?the same\b|\ba new one\b|\beach time (?:at )?(?:a|an)other"
     ),
-    "same_node": re.compile(
-        rf"\b(?:same|this|one|that|the|single) (?:\w{{1,20}} )?{_UNIT}\b(?! (?:shared|class))|\btrn-node-\d"
-    ),
-    "same_device": re.compile(rf"\b(?:same|this|one|that) (?:\w{{1,20}} )?(?:and )?(?:\w{{1,20}} )?{_DEVICE}\b|\bgpu ?\d{{1,2}}\b|\bof (?:one|the same|this) {_DEVICE}"),
     "same_rank": re.compile(r"\b(?:same|this|that) rank\b|\balways rank \d"),
-    "other_nodes": re.compile(
-        rf"\b(?:different|other|several|various|unrelated|multiple|another|distinct|two|three|four|five|new|changing|fresh|\d{{1,4}})"
-        rf" (?:\w{{1,20}} )?{_UNIT}\b|\bon any {_UNIT}|\bmoved to (?:another|other)|\bregardless of {_UNIT}|\bafter (?:a )?(?:node )?(?:swap|replacement)"
-    ),
-    "all_nodes": re.compile(
-        rf"\b(?:all|every|each|whole|entire) (?:\w{{1,20}} ){{0,2}}(?:{_UNIT}|cluster|fleet|pool|rack|zone|region|ranks?|pairs?|pods?|jobs?|tenants?)\b"
-        r"|\b(?:cluster|fleet|pool|zone|region)[- ]wide\b"
-    ),
-    "other_jobs": re.compile(
-        r"\b(?:different|other|unrelated|separate|several|various|multiple|distinct|two|three|four|five|six|\d{1,4}) (?:\w{1,20} ){0,2}"
-        r"(?:jobs?|users?|pods?|workloads?|tenants?|processes|tasks?|containers?)\b|\bany job\b|\bfailed pods\b"
-    ),
-    "only_here": re.compile(
-        rf"\bnone elsewhere\b|\bnowhere else\b|\bonly (?:on )?(?:this|that|one|the same|here)\b|\b(?:this|that|one) {_UNIT} only\b"
-        r"|\bnot elsewhere\b|\bno other (?:node|host|machine|vm|rank)"
-    ),
-    "fine_elsewhere": re.compile(
-        rf"\b(?:fine|works|passes|ok|healthy|succeeds|runs|clean|unaffected|normal) (?:\w{{1,20}} ){{0,2}}(?:on|with|at|elsewhere)"
-        rf" ?(?:the |all |any )?(?:other|others|another|different|elsewhere)?|\bother {_UNIT} (?:are |is |were )?(?:fine|ok|unaffected|healthy|normal|pass)"
-        rf"|\bexcluding (?:it|this|the|that)|\buntil (?:it|that {_UNIT}|this {_UNIT}|the {_UNIT}) was (?:excluded|removed|replaced|drained)"
-    ),
     "after_change": re.compile(
-        r"\bsince (?:the |a |an )?(?:\w{1,20} ){0,3}(?:change|upgrade|update|image|driver|deploy|rollout|release|switch|bump|version|patch|migration|install)"
-        r"|\bafter (?:the |a |an )?(?:\w{1,20} ){0,2}(?:change|upgrade|update|rollout|deploy|bump|patch|migration)|\bnew (?:image|driver|version|release)"
+        r"\bsince (?:the |a |an |last \w{1,10} )?(?:\w{1,20} ){0,3}(?:change|upgrade|update|image|driver|deploy|rollout|roll-out|release|switch|bump|version|patch|migration|install|commit|merge|rebuild)"
+        r"|\bafter (?:the |a |an |last \w{1,10}'?s? )?(?:\w{1,20} ){0,2}(?:change|upgrade|update|rollout|roll-out|deploy|bump|patch|migration|rebuild)|\bnew (?:image|driver|version|release|commit|code|plugin)|\bwith image\b|\bwith the new\b"
     ),
     "ran_long": re.compile(
-        r"\b(?:previous|for|after|ran|in|first|within|past|last|about|of|over) (?:\w{1,20} )?(?:fine )?(?:for )?\d{1,4}(?:\.\d)? ?(?:h|hour|hours|d|day|days|week|weeks|k steps)\b"
-        r"|\b\d{1,4} ?(?:h|hours|days|d) (?:fine|ok|of|without|clean|into|later|after|in)|\bfine (?:for|before|until|since)|\bafter (?:hours|days|weeks)\b"
-        r"|\bprevious .{0,30}fine\b"
+        r"\b(?:previous|for|after|ran|about every|every|each) (?:\w{1,20} )?(?:fine )?(?:for )?\d{1,5}(?:\.\d)? ?(?:h|hours?|d|days?|weeks?|k steps|steps|iterations)\b"
+        r"|\b\d{1,5} ?(?:h|hours|days|d) (?:fine|ok|of|without|clean|into|later|after|in)|\bafter (?:many )?(?:hours|days|weeks)\b|\blong (?:good|fine) run"
     ),
-    "after_restart": re.compile(r"\bafter (?:an? |the )?(?:in-place |process |quick |fast |local )?(?:restart|recovery|relaunch|requeue)|\bfirst restart\b|\bin-place restart"),
-    "option": re.compile(r"\bwith \w{1,40}(?:=| on| off| enabled| disabled)|\bnever with|\bonly with|\bwithout (?:it|the option)|\bwhen (?:enabled|disabled)"),
+    "after_restart": re.compile(
+        r"\bafter (?:an? |the |each |every )?(?:in-place |process |quick |fast |local )?(?:restart|recovery|relaunch|requeue)|\bfirst restart\b|\bin-place restart|\bafter restarting"
+    ),
+    "option": re.compile(r"\bwith \w{1,40}(?:=| on\b| off\b| enabled| disabled)|\bnever with|\bonly with|\bwithout the option|\bwhen (?:enabled|disabled)|\bdepends on"),
     "growing": re.compile(r"\b(?:leak|grow|rising|rises|increas|climb|creep|slowly)\w{0,8}\b|\blater each\b|\bevery \d{1,3} ?(?:h|hours)\b"),
     "random": re.compile(r"\brandom|\bsporadic|\bintermittent|\bflaky|\bsometimes|\boccasional|\bnot reproduc|\birregular|\bnow and then"),
-    "others_pass": re.compile(r"\bother jobs (?:\w{1,20} ){0,4}(?:pass|fine|ok|run|work|got|unaffected)|\bsame (?:commit|image|config)\w{0,4} (?:\w{1,20} ){0,3}(?:pass|works|fine|got|elsewhere)"),
 }  # fmt: skip
 
 _COUNT = re.compile(
-    r"\b(\d{1,6})(?:st|nd|rd|th)\b|\b(\d{1,6}) ?(?:x|times)\b|\b(\d{1,6}) (?:of|out of|/) ?\d{1,6}\b"
-    r"|\b(?:on|in|over|across|after) (?:all |the last |last )?(\d{1,6}) (?:\w{1,20} )?(?:attempt|run|start|restart|retr|launch|resume|job|time|tri)"
-    r"|\b(\d{1,6}) (?:\w{1,20} ){0,3}(?:attempt|run|start|restart|retr|launch|crash|failure|eviction|event|job|process|error|reset|pod|hang|kill|xid|occurrence|time|incident|node|reboot|repeat)"
+    rf"\b(\d{{1,6}})(?:st|nd|rd|th)\b|\b(\d{{1,6}}) ?(?:x\b|times\b)|\b(\d{{1,6}}) (?:of|out of|/) ?\d{{1,6}}\b"
+    rf"|\b(?:on|in|over|across|after|for) (?:all |the last |last |the )?(\d{{1,6}}) (?:\w{{1,20}} )?{_TRY}"
+    r"|\b(\d{1,6}) (?:\w{1,20} ){0,3}(?:attempt|run|start|restart|retr|launch|crash|failure|eviction|event|job|process|error|reset|pod|hang|kill|xid|occurrence|time|incident|node|machine|instance|host|reboot|repeat|allocation|container|death|abort|timeout)"
 )
+_DURATION = re.compile(r"\b\d{1,6} ?(?:h|hours?|d|days?|weeks?|min|minutes?|s|seconds?|ms|gib|gb|k steps|steps|iterations|ranks|gpus)\b")
+_NUMBERED = re.compile(rf"\b(?:{_POINT}|rank|{_DEVICE}|version|port|errno|xid|sxid|code|=) ?(?:no\.? ?)?[#=]? ?\d{{1,15}}\b(?! of| ?/)")
 _WORDS = re.compile(rf"\b({'|'.join(_WORD_NUMBERS)})\b")
-_NEGATED = re.compile(
-    r"\b(?:not|no longer|never) (?:\w{1,20} )?(?:reproduc|the same|on (?:the )?same|deterministic)"
-)
+_NEGATED = re.compile(r"\b(?:not|no longer|never) (?:\w{1,20} )?(?:reproduc|the same|on (?:the )?same|deterministic)")
+_CLAUSES = re.compile(r"[;,.()]| but | while | whereas | yet | though | although | - | and (?=other|the other|none|those|all other|a \w{1,20} )")
 
 
 def read_recurrence(sentence: str) -> History:
@@ -136,17 +164,55 @@ def read_recurrence(sentence: str) -> History:
     text = " ".join(sentence[:MAX_SENTENCE].lower().split())
     if not text:
         return History()
-    claims = {name: pattern.search(text) is not None for name, pattern in _CLAIMS.items()}
-    count = max((int(next(g for g in m.groups() if g)) for m in _COUNT.finditer(text)), default=0)
-    count = max([count, *(_WORD_NUMBERS[m[1]] for m in _WORDS.finditer(text))])
+    claims = dict.fromkeys(
+        (*_CLAIMS, "same_node", "same_device", "other_nodes", "all_nodes", "other_jobs", "only_here", "fine_elsewhere", "others_pass"), False
+    )
+    count = 0
+    for clause in _CLAUSES.split(text):
+        clause = clause.strip()
+        if clause:
+            count = max(count, _read_clause(clause, claims))
     if _NEGATED.search(text):
         claims["every"] = claims["same_point"] = False
-    if claims["first_time"] and not claims["every"]:
-        count = 1
-    elif claims["first_time"]:
+    if claims["changing_point"]:
+        claims["same_point"] = claims["same_sequence"]
+    return _settled(claims, count)
+
+
+def _read_clause(clause: str, claims: dict[str, bool]) -> int:
+    """Add what one clause says; gives how often it says that it failed."""
+    if _ONLY_HERE.search(clause):
+        claims["only_here"] = True
+    if _SUCCESS.search(clause) and not _FAILURE.search(clause):
+        claims["ran_long"] |= _CLAIMS["ran_long"].search(clause) is not None or "before" in clause
+        claims["option"] |= _CLAIMS["option"].search(clause) is not None
+        claims["fine_elsewhere"] |= _ELSEWHERE.search(clause) is not None and not re.search(r"\b(?:former|other|older|old|previous) (?:image|jobs?|version|commit|driver)", clause)
+        claims["others_pass"] |= re.search(r"\b(?:other|former|older|old|previous|same) (?:\w{1,20} )?(?:image|jobs?|version|commit|driver|runs?|models?)", clause) is not None
+        claims["changing_point"] |= re.search(r"\b(?:went|got|gone) past\b", clause) is not None
+        return 0
+    for name, pattern in _CLAIMS.items():
+        claims[name] |= pattern.search(clause) is not None
+    here = _HERE.search(clause) is not None
+    claims["same_node"] |= here
+    claims["same_device"] |= _NAMED_DEVICE.search(clause) is not None
+    claims["other_jobs"] |= _OTHER_JOBS.search(clause) is not None and (here or claims["same_device"])
+    if not claims["only_here"]:
+        claims["all_nodes"] |= _EVERYWHERE.search(clause) is not None
+        claims["other_nodes"] |= _OTHER_NODES.search(clause) is not None and "none" not in clause
+    counted = _NUMBERED.sub(" ", _DURATION.sub(" ", clause))
+    numbers = [int(next(group for group in match.groups() if group)) for match in _COUNT.finditer(counted)]
+    return max([0, *numbers, *(_WORD_NUMBERS[match[1]] for match in _WORDS.finditer(counted))])
+
+
+def _settled(claims: dict[str, bool], count: int) -> History:
+    """Claims made to agree with each other."""
+    if claims["first_time"] and (claims["every"] or count > 1) and not claims["after_restart"]:
         claims["first_time"] = False
-    if count > 1 or claims["every"]:
-        claims["first_time"] = False
-    if claims["other_nodes"] or claims["all_nodes"]:
+    if claims["first_time"]:
+        count, claims["every"] = 1, False
+    if claims["only_here"]:
+        claims["all_nodes"] = claims["other_nodes"] = False
+        claims["same_node"] = True
+    if claims["all_nodes"] or claims["other_nodes"]:
         claims["same_node"] = claims["same_node"] and claims["fine_elsewhere"]
     return History(told=True, count=count, **claims)

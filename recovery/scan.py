@@ -1,4 +1,5 @@
-"""Lines against patterns: one search a literal over everything, then each rule on the lines that can match.
+"""Lines against patterns: first which runs of three characters there are at all, then each literal that has
+one of them, and only then each rule on the lines that can match.
 
 Untrusted input: what is read is bounded by lines, characters and steps; what was not read is counted.
 """
@@ -76,10 +77,12 @@ def scan(evidence: Evidence, rules: RuleSet) -> Scan:
     joined = "".join(small)
     hits: dict[int, list[Line]] = {}
     steps, untried = 0, 0
-    for literal, users in rules.literals.items():
+    grams = {joined[n : n + 3] for n in range(len(joined) - 2)} & rules.grams.keys()
+    for literal in sorted(literal for gram in grams for literal in rules.grams[gram]):
         found = joined.find(literal)
         if found < 0:
             continue
+        users = rules.literals[literal]
         tried: set[int] = set()
         while found >= 0:
             n = bisect_right(starts, found - 1) - 1 if found else 0

@@ -117,7 +117,7 @@ def judge(evidence: Evidence, history: History, rules: RuleSet) -> Verdict:
     culprit = ranks.culprit(hits)
     if not hits:
         return _unknown(facts, seen, culprit)
-    best = max(hits, key=lambda hit: hit.rank_key)
+    best = max(_of_culprit(hits, culprit, ranks) or hits, key=lambda hit: hit.rank_key)
     best = _refined(best, hits)
     return _verdict(best, hits, facts, seen, culprit, rules)
 
@@ -137,13 +137,14 @@ def _hits(seen: Scan, facts: dict[str, FactValue], rules: RuleSet) -> list[Hit]:
         facts[f"seen.{rule.id}"] = True
         for tag in rule.tags:
             facts[f"seen.{tag}"] = True
+    if facts.get("seen.log.training") and not any(_tells_of_trouble(rules.rules[n]) for n in seen.hits):
+        facts["log.silent"] = True
     found = []
-    for n, rule in enumerate(rules.rules):
+    for n in sorted({*rules.predicates, *seen.hits}):
+        rule = rules.rules[n]
         if rule.is_mark:
             continue
         lines = seen.hits.get(n, ())
-        if rule.patterns and not lines:
-            continue
         here = facts
         if lines:
             ranks = {line.rank for line in lines if line.rank is not None}
@@ -156,6 +157,10 @@ def _hits(seen: Scan, facts: dict[str, FactValue], rules: RuleSet) -> list[Hit]:
     return found
 
 
+def _tells_of_trouble(rule: Rule) -> bool:
+    return not rule.is_mark and rule.evidence_class is not EvidenceClass.BENIGN
+
+
 def _concluded(rule: Rule, facts: Mapping[str, FactValue], lines: tuple[Line, ...]) -> Hit:
     assert rule.remedy is not None and rule.blame is not None  # only marks have none
     for case in rule.when:
@@ -165,6 +170,19 @@ def _concluded(rule: Rule, facts: Mapping[str, FactValue], lines: tuple[Line, ..
                 case.reason, lines,
             )  # fmt: skip
     return Hit(rule, rule.category, rule.remedy, rule.blame, rule.reason, lines)
+
+
+def _of_culprit(hits: list[Hit], culprit: across_ranks.Culprit, ranks: across_ranks.Ranks) -> list[Hit]:
+    """Without what only other ranks wrote, where it is known by time who failed first: they met its consequence."""
+    if culprit.rank is None or not ranks.came_first(culprit):
+        return hits
+    return [
+        hit
+        for hit in hits
+        if hit.rule.evidence_class > EvidenceClass.LOG
+        or not hit.lines
+        or any(line.rank in (None, culprit.rank) for line in hit.lines)
+    ]
 
 
 def _refined(best: Hit, hits: list[Hit]) -> Hit:

@@ -269,7 +269,7 @@ def _condition(text: Any, field: str) -> Condition:
     name, operator, raw = match.groups()
     value: Any
     if operator == "in":
-        value = frozenset(word.strip() for word in raw.split("|"))
+        value = frozenset(_worth(word.strip()) for word in raw.split("|"))
     else:
         try:
             value = float(raw)

@@ -6,7 +6,7 @@ checks them. Source: DOMAIN section 7, docs/design/verdicts.md.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from typing import Any
@@ -164,6 +164,8 @@ class RuleSet:
     contexts: Mapping[str, tuple[When, ...]] = field(default_factory=dict)
     digest: str = ""
     literals: Mapping[str, tuple[tuple[int, int], ...]] = field(default_factory=dict)  # -> (rule, pattern)
+    grams: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # three characters -> literals with them
+    predicates: tuple[int, ...] = ()  # rules without a pattern
 
     @classmethod
     def of(
@@ -190,8 +192,23 @@ class RuleSet:
             dict(contexts),
             digest,
             {literal: tuple(users) for literal, users in sorted(index.items())},
+            _by_gram(index),
+            tuple(n for n, rule in enumerate(rules) if not rule.patterns and not rule.is_mark),
         )
 
     def named(self, rule_id: str) -> Rule | None:
         """The rule of this id, or None."""
         return next((rule for rule in self.rules if rule.id == rule_id), None)
+
+
+def _by_gram(literals: Iterable[str]) -> dict[str, tuple[str, ...]]:
+    """Each literal under that of its runs of three characters which the fewest literals share."""
+    grams = {literal: {literal[n : n + 3] for n in range(len(literal) - 2)} for literal in literals}
+    shared: dict[str, int] = {}
+    for found in grams.values():
+        for gram in found:
+            shared[gram] = shared.get(gram, 0) + 1
+    index: dict[str, list[str]] = {}
+    for literal in sorted(grams):
+        index.setdefault(min(grams[literal], key=lambda gram: (shared[gram], gram)), []).append(literal)
+    return {gram: tuple(found) for gram, found in index.items()}

@@ -43,6 +43,8 @@ def _hits(rule: Rule, example: Any, rules: RuleSet) -> bool:
     for n in seen.hits:
         for name in (rules.rules[n].id, *rules.rules[n].tags):
             facts[f"seen.{name}"] = True
+    if facts.get("seen.log.training"):
+        facts["log.silent"] = True
     has_lines = bool(seen.hits.get(rules.rules.index(rule))) if rule.patterns else True
     return has_lines and rule.applies(facts)
 
