@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import argparse
 import os
-import shutil
 import sys
 
 from incidentdesk.drills.field import DrillFailed, running_stack
 from incidentdesk.frontdoor.errors import FrontDoorError
-from incidentdesk.frontdoor.places import CHECKOUT
+from incidentdesk.frontdoor.places import CHECKOUT, remove_state
 
 DESCRIPTIONS = {"restart": "from SIGKILL of a rank to all ranks stepping again, beside a cold start"}
 MAX_LOAD = 1.0
@@ -44,7 +43,7 @@ def main(words: list[str]) -> int:
         print(error, file=sys.stderr)
         return 1
     finally:
-        shutil.rmtree(root, ignore_errors=True)
+        remove_state(root)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shutil
 import sys
 import time
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Any
 
 from incidentdesk.drills.field import DrillFailed, running_stack
 from incidentdesk.frontdoor.errors import FrontDoorError
-from incidentdesk.frontdoor.places import CHECKOUT
+from incidentdesk.frontdoor.places import CHECKOUT, remove_state
 
 
 def main(words: list[str]) -> int:
@@ -42,7 +41,7 @@ def main(words: list[str]) -> int:
         return 1
     finally:
         if not options.state:
-            shutil.rmtree(root, ignore_errors=True)
+            remove_state(root)
 
 
 def _run(options: argparse.Namespace, root: Path) -> int:

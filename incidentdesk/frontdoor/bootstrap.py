@@ -243,6 +243,11 @@ def install_uv(target):
                 content = answer.read()
             break
         except (OSError, urllib.error.URLError) as error:
+            if isinstance(getattr(error, "reason", error), ssl.SSLCertVerificationError):
+                raise Sentence(
+                    "uv could not be downloaded: this machine does not trust the certificate that it was shown."
+                    " Install ca-certificates, or name a proxy's own authority in SSL_CERT_FILE."
+                )
             if attempt == 3:
                 raise Sentence(
                     "uv could not be downloaded (%s): check the network or proxy, or install uv." % error

