@@ -50,6 +50,12 @@ Environment: INCIDENTDESK_PORT, DATABASE_URL and REDIS_URL (servers of your own)
 """
 
 
+ON_MACOS = (
+    "macOS is untried: the simulated cluster's training processes cannot run there, because its containers and the "
+    "worker agent stop what a launcher has put in a session of its own by Linux' child subreapers and /proc."
+)
+
+
 class Sentence(Exception):
     """What a person has to know, in one sentence."""
 
@@ -347,6 +353,8 @@ def main():
         return 0 if arguments else 2
     if os.name != "posix":
         raise Sentence("IncidentDesk runs on Linux, and untested on macOS; on Windows use WSL.")
+    if platform.system() == "Darwin":
+        say(ON_MACOS)
     if arguments[0] == "clean":
         python = sys.executable  # what is removed cannot do the removing
     else:

@@ -217,6 +217,19 @@ def test_uv_trusts_what_the_machine_trusts(
     assert bootstrap.uv_environment().get("UV_SYSTEM_CERTS") == expected
 
 
+def test_macos_is_told_in_one_sentence_what_cannot_work(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(bootstrap.platform, "system", lambda: "Darwin")
+    monkeypatch.setattr(bootstrap.sys, "argv", ["bootstrap.py", "demo"])
+    monkeypatch.setattr(bootstrap, "is_installed", lambda tools: True)
+    started: list[list[str]] = []
+    monkeypatch.setattr(bootstrap.os, "execve", lambda python, command, env: started.append(command))
+    bootstrap.main()
+    assert capsys.readouterr().err == bootstrap.ON_MACOS + "\n"
+    assert started[0][1:] == ["-m", "incidentdesk.frontdoor", "demo"]  # untried is not refused
+
+
 # -- the shell script ------------------------------------------------------------------------------
 
 
