@@ -222,6 +222,8 @@ class Session:
                 newest = order
         if newest is not None and not self._is_transparent and not self._is_leaving:
             self._obey(newest)
+            if directive == wire.EXTEND_WAIT:  # told with the order, so it is for the wait after it
+                self._extended_until = time.monotonic() + float(answer.get("extend_seconds") or 0.0)
 
     def on_fenced(self) -> None:
         """A newer incarnation of this worker exists: obey nothing, leave the process alone."""

@@ -309,6 +309,18 @@ def test_extension_counts_for_a_wait_that_begins_later(desk: FakeDesk, start: St
     assert status["waits_seconds"] <= 10.0, "an order ends what was told before it"
 
 
+def test_extension_told_with_an_order_is_for_the_wait_after_it(desk: FakeDesk, start: Start) -> None:
+    desk.limits = {"poll_seconds": 1000.0, "order_wait_seconds": 10.0}
+    agent = start(*SLEEP, desk=desk)
+    desk.run_command()
+    desk.wait_for(lambda: desk.polls[-1]["wait_seconds"] > 100, "a poll that the order will answer")
+    desk.directive = {"directive": wire.EXTEND_WAIT, "extend_seconds": 900.0}
+    desk.order(wire.TROUBLESHOOT, stop=True, checks=["quick"])
+    desk.wait_for_message(wire.ACK, wire.TROUBLESHOOT)
+    status = until(lambda: (found := ctl_status(agent))["waits_for"] == "order" and found)
+    assert status["waits_seconds"] > 100
+
+
 def test_exit_order_stops_acknowledges_and_leaves(desk: FakeDesk, start: Start, tmp_path: Path) -> None:
     message = tmp_path / "termination-log"
     message.write_text("written by the command")
