@@ -3,7 +3,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recovery.distributions import (
@@ -34,6 +34,7 @@ def test_chi_square_quantile_is_exact_where_it_is_known(degrees: int, exact: flo
     assert chi_square_quantile(0.95, degrees) == pytest.approx(exact, rel=1e-12)
 
 
+@settings(max_examples=60, deadline=None)
 @given(st.floats(0.5, 1e5), st.floats(1e-6, 1 - 1e-6))
 def test_quantile_and_share_undo_each_other(shape: float, below: float) -> None:
     x = gamma_quantile(shape, below)

@@ -3,7 +3,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recovery.lemons import (
@@ -75,6 +75,7 @@ def test_each_pool_has_thresholds_of_its_own() -> None:
     assert not score(offences(36, 37, 39), day(40), lenient).is_lemon
 
 
+@settings(max_examples=60, deadline=None)
 @given(st.lists(st.integers(0, 60), max_size=8), st.lists(st.integers(0, 60), max_size=8), st.integers(0, 60))
 def test_future_changes_nothing(failed: list[int], back: list[int], now: int) -> None:
     seen = [each for each in failed if each <= now]

@@ -4,7 +4,7 @@ from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recovery.errors import BadInput
@@ -112,6 +112,7 @@ def test_slow_node_stays_until_it_is_confirmed_and_both_prices_are_shown_all_the
     assert choice.price(SlowOption.EVICT_NOW).gpu_seconds > choice.price(SlowOption.KEEP).gpu_seconds
 
 
+@settings(max_examples=60, deadline=None)
 @given(st.floats(0, 1), st.floats(0, 1e5), st.floats(0, 1e5))
 def test_cheaper_moment_is_taken(slowdown: float, since: float, until: float) -> None:
     slow = replace(

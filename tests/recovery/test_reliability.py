@@ -4,7 +4,7 @@ import random
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recovery.errors import BadInput
@@ -99,6 +99,7 @@ def test_prior_is_all_there_is_at_first_and_shrinks_as_history_comes() -> None:
     assert means[-1] == pytest.approx(100, rel=0.02)
 
 
+@settings(max_examples=60, deadline=None)
 @given(st.integers(0, 30), st.integers(1, 5000))
 def test_prior_lies_between_itself_and_what_was_measured(count: int, days: int) -> None:
     plain = estimate(failed(count), watched(1, days))
