@@ -23,6 +23,7 @@ from incidentdesk.frontdoor.errors import FrontDoorError
 from recovery.signals import SignalKind, Source
 
 POINT_SECONDS = 30
+NO_CONTACT_SECONDS = 60.0  # production's: a new pod must not go its own way where the web process is slow
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,21 +180,24 @@ class _Ground:
         self._failures = 0
         self._stood = ""
         self._victim = ""
+        self._away = 0.0
 
     def play(self, row: Row, victim: str | None, passage: int) -> Cell:
         """One recovery. What ends it badly is in the cell."""
         started = time.monotonic()
-        self._stood, self._victim = "", victim or ""
+        self._stood, self._victim, self._away = "", victim or "", 0.0
         failure = ""
         try:
             if self._job is None:
-                self._name = submit(self._field, named("crash"), max_retry=100)
+                self._name = submit(
+                    self._field, named("crash"), max_retry=100, no_contact_seconds=NO_CONTACT_SECONDS
+                )
                 self._job = view.wait_training(self._field, self._field.namespace, self._name)
                 self._failures = 0
                 started = time.monotonic()
             self._recover(self._job, row, victim, passage)
         except (DrillFailed, FrontDoorError) as error:
-            failure = str(error)
+            failure = f"{error} ({self._victim} was away for {self._away:.1f} s)"
             self._field.disarm(row.point)
             self._abandon()
         return Cell(row, self._victim, self._stood, time.monotonic() - started, failure)
@@ -221,9 +225,9 @@ class _Ground:
         self._victim = victim or standing.service
         struck = one_recovery.strike(field, self._victim)
         standing.release()
-        may_leave = one_recovery.wait_back(field, struck)
+        self._away = one_recovery.wait_back(field, struck)
         one_recovery.wait_stepping(job, before)
-        in_place = row.fault == "kill-process" and not may_leave
+        in_place = row.fault == "kill-process" and not one_recovery.may_leave(self._victim, self._away)
         one_recovery.judge(field, job, self._name, before, index=index, in_place=in_place)
         self._failures += 1
 

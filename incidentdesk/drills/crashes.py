@@ -36,9 +36,10 @@ def random_moments(field: Field, *, seed: int = 1) -> dict[str, Any]:
         try:
             field.cluster.fault("kill-process", namespace=field.namespace, job=job_name, index=index)
             time.sleep(delay)  # the moment itself is what this drill varies
-            may_leave = one_recovery.wait_back(field, one_recovery.strike(field, victim))
+            away = one_recovery.wait_back(field, one_recovery.strike(field, victim))
             one_recovery.wait_stepping(job, before)
-            one_recovery.judge(field, job, job_name, before, index=index, in_place=not may_leave)
+            in_place = not one_recovery.may_leave(victim, away)
+            one_recovery.judge(field, job, job_name, before, index=index, in_place=in_place)
         except DrillFailed as failed:
             raise DrillFailed(f"moment {n + 1}, {victim} after {delay:.2f} s: {failed}") from None
         field.say(f"  {n + 1:>2}: {victim} after {delay:.2f} s; counted once, training again")

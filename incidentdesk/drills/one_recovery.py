@@ -124,14 +124,10 @@ def strike(field: Field, victim: str) -> Struck:
     return Struck(victim, 0, struck_at)
 
 
-def wait_back(field: Field, struck: Struck) -> bool:
-    """Wait until the victim does its work again. Whether agents may have left meanwhile.
-
-    An agent without contact waits for an order as long as ORDER_WAIT_SECONDS and then ends its container;
-    its pod comes anew. That is what it is made for, when the web process was away for so long.
-    """
+def wait_back(field: Field, struck: Struck) -> float:
+    """Wait until the victim does its work again; seconds for which it was away."""
     if struck.victim == REDIS:
-        return False
+        return 0.0
     pid = field.stack.supervisor.wait_ready(
         struck.victim, other_than=struck.pid, timeout_seconds=BACK_SECONDS
     )
@@ -139,8 +135,18 @@ def wait_back(field: Field, struck: Struck) -> bool:
     if struck.victim == "watch":
         leaders = WatchState.objects.filter(resource="leader", leader__endswith=f":{pid}")
         wait_for("the new watch to lead", leaders.exists, seconds=BACK_SECONDS)
-    patience = settings.TIMINGS["ORDER_WAIT_SECONDS"] - settings.TIMINGS["POLL_SECONDS"]
-    return struck.victim == "web" and away > patience
+    return away
+
+
+def may_leave(victim: str, away: float) -> bool:
+    """Whether agents may have ended their containers while the victim was away.
+
+    An agent without contact waits for an order as long as ORDER_WAIT_SECONDS, and leaves; its pod comes
+    anew. That is what it is made for when the web process is away for so long.
+    """
+    return (
+        victim == "web" and away > settings.TIMINGS["ORDER_WAIT_SECONDS"] - settings.TIMINGS["POLL_SECONDS"]
+    )
 
 
 def settle(field: Field, job: Job, job_name: str, *, failures: int) -> None:
