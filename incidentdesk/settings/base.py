@@ -224,6 +224,7 @@ KUBECONFIG = env.text("INCIDENTDESK_KUBECONFIG")
 SIM_ENDPOINT = env.text("INCIDENTDESK_SIM_ENDPOINT")
 PUBLIC_URL = env.text("INCIDENTDESK_PUBLIC_URL")
 LOG_LINK_TEMPLATE = env.text("INCIDENTDESK_LOG_LINK")
+GPU_PRICES = env.text("INCIDENTDESK_GPU_PRICES")  # JSON by GPU type; none given, no money is shown
 TIMELINE_LOG = env.text(
     "INCIDENTDESK_TIMELINE_LOG"
 )  # a file, or "-" for standard output: timeline as JSON lines
