@@ -8,6 +8,7 @@ from apps.incidents.fault_traces import NamedTrace, exposures_of, failures_of
 from recovery.backtest import FaultTrace
 from recovery.checkpointing import MOST_INTERVAL_OVER_MTBF, CheckpointPlan
 from recovery.figures import Figure
+from recovery.prices import GpuPrice, Money
 from recovery.reliability import Mtbf, by_class, by_node, estimate, with_prior, worst_share
 from recovery.spares import RepairTimes, SparePool, repair_times, size_pool
 
@@ -154,8 +155,8 @@ def pool_of(trace: FaultTrace, *, gpus_per_node: int, job_nodes: int, target_sha
     )
 
 
-def spares_text(trace: NamedTrace, pool: SparePool) -> str:
-    """Pool sizes with their price."""
+def spares_text(trace: NamedTrace, pool: SparePool, price: GpuPrice | None = None) -> str:
+    """Pool sizes with their price; money only where a price per GPU-hour is given."""
     repair = pool.repair
     seen = f"{repair.count} seen, {repair.open_repairs} of them not over"
     tail = f"90th percentile {repair.p90_hours:.1f}"
@@ -184,6 +185,9 @@ def spares_text(trace: NamedTrace, pool: SparePool) -> str:
             f"{size:>6}{row.ready_share:>20.1%}{row.idle_gpu_hours_a_day:>23,.0f}{row.saved_gpu_hours_a_day:>24,.0f}"
             f"{row.net_gpu_hours_a_day:>12,.0f}  {marks[size]}".rstrip()
         )
+    if price is not None:
+        idle = Money(pool.row(pool.advised).idle_gpu_hours_a_day * price.per_gpu_hour, price)
+        lines.append(f"The advised spares idle for {idle} a day.")
     lines.append(
         "Saved: a job that finds no spare waits for the median repair; the long tail is not counted for spares."
     )

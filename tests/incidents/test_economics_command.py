@@ -5,8 +5,11 @@ from pathlib import Path
 
 import pytest
 from django.core.management import CommandError, call_command
+from pytest_django import Settings
 
 from apps.incidents.economics import duration
+from apps.incidents.gpu_prices import read_prices
+from recovery.errors import BadInput
 from tests.incidents.test_fault_traces import INTERVALS
 from tests.traces import INFINITEHBD, LANL, needs_traces
 
@@ -108,6 +111,34 @@ def test_spares_are_told_by_median_mean_and_tail(trace: str) -> None:
     assert "median" in told
     assert "1 of them not over" in told
     assert "advised" in told
+
+
+def test_money_is_shown_where_a_price_is_given(trace: str, settings: Settings) -> None:
+    words = ("spares", trace, "--nodes", "10", "--days", "14")
+    assert "EUR" not in economics(*words)
+    with pytest.raises(CommandError, match=r"no price is given for H100 \(given: none\)"):
+        economics(*words, "--gpu-type", "H100")
+    settings.GPU_PRICES = (
+        '{"H100": {"per_gpu_hour": 2.5, "currency": "EUR", "as_of": "2026-11-01", "source": "contract"}}'
+    )
+    assert "EUR (H100 at 2.5 per GPU-hour, contract, 2026-11-01) a day" in economics(
+        *words, "--gpu-type", "H100"
+    )
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{",
+        "[]",
+        '{"H100": 2.5}',
+        '{"H100": {"per_gpu_hour": 2.5, "currency": "EUR", "as_of": "soon", "source": ""}}',
+    ],
+)
+def test_prices_that_cannot_be_read_are_refused_with_their_form(text: str) -> None:
+    with pytest.raises(BadInput, match="give JSON such as"):
+        read_prices(text)
+    assert read_prices(" ") == {}
 
 
 @needs_traces

@@ -5,13 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from apps.incidents import economics
 from apps.incidents.fault_traces import NamedTrace, read_trace
+from apps.incidents.gpu_prices import read_prices
 from recovery.checkpointing import Store, plan_checkpoints
 from recovery.errors import BadInput
 from recovery.figures import Basis, Figure, assumed, measured
+from recovery.prices import GpuPrice
 from recovery.reliability import with_prior
 
 
@@ -53,6 +56,7 @@ class Command(BaseCommand):
                     "--job-sizes", type=int, nargs="*", default=[64, 128, 256], help="nodes of jobs"
                 )
             else:
+                traced.add_argument("--gpu-type", help="show money at its price in INCIDENTDESK_GPU_PRICES")
                 traced.add_argument("--gpus-per-node", type=int, default=8, help="default 8")
                 traced.add_argument(
                     "--job-nodes", type=int, default=128, help="job that would wait (default 128)"
@@ -110,7 +114,16 @@ class Command(BaseCommand):
             job_nodes=options["job_nodes"],
             target_share=options["target"],
         )
-        return economics.spares_text(trace, pool)
+        return economics.spares_text(trace, pool, self._price(options["gpu_type"]))
+
+    def _price(self, gpu_type: str | None) -> GpuPrice | None:
+        if gpu_type is None:
+            return None
+        prices = read_prices(settings.GPU_PRICES)
+        if gpu_type not in prices:
+            known = ", ".join(sorted(prices)) or "none"
+            raise BadInput(f"no price is given for {gpu_type} (given: {known}): see INCIDENTDESK_GPU_PRICES")
+        return prices[gpu_type]
 
 
 def _trace(options: dict[str, Any]) -> NamedTrace:
