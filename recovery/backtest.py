@@ -1,7 +1,8 @@
 """Replay policies for failed nodes on a fault trace: what they would have cost a job of N nodes. No look ahead.
 
 Placements and draws come from outside, so the same input gives the same output. Policies use the functions that
-production uses: ``lemons.score``, ``lemons.probation`` and ``lemons.blacklisted_until`` by way of ``spares.rank``.
+production uses: ``spares.rank`` with ``lemons.score`` and ``lemons.probation``, ``lemons.blacklisted_until``, and the
+cap of ``guards.Limit``.
 A replay knows faults, no jobs: where a job ran, what it did and what made it fail by itself is not in such a trace.
 """
 
@@ -15,6 +16,7 @@ from enum import IntEnum
 
 from recovery.errors import BadInput
 from recovery.figures import not_negative, positive, quantile
+from recovery.guards import Limit
 from recovery.lemons import DEFAULT_POLICY, LemonPolicy, Offence, Return, blacklisted_until
 from recovery.spares import Candidate, best_of, rank
 
@@ -69,7 +71,8 @@ class ReplacePolicy:
     ``is_swapped`` false: the job waits until its own nodes are back. ``blacklist_days``: a node that failed is kept
     away for so long after its newest fault, however healthy. ``is_history_used``: stand-ins are taken by lemon score
     and probation, the best first; nobody is kept away. ``spare_share``: only so many of the cluster's nodes are there
-    to stand in, all others are busy; None = every node outside of the job.
+    to stand in, all others are busy; None = every node outside of the job. ``guard``: who would be kept away above
+    its cap is not.
     """
 
     name: str
@@ -77,6 +80,7 @@ class ReplacePolicy:
     blacklist_days: float = 0.0
     is_history_used: bool = False
     spare_share: float | None = None
+    guard: Limit | None = None
     lemons: LemonPolicy = DEFAULT_POLICY
 
 
@@ -212,7 +216,7 @@ def read_history(trace: FaultTrace, policy: ReplacePolicy) -> History:
             kind = _Kind.END if fault.end > fault.start else _Kind.END_AT_ONCE
             queue.append((fault.end, kind, n, fault.node))
     queue.sort()
-    known = _Known(policy)
+    known = _Known(policy, len(trace.nodes))
     found = []
     before, blocked, avoided = trace.begin, 0, 0
     blocked_seconds = avoided_seconds = 0.0
@@ -258,8 +262,9 @@ def read_history(trace: FaultTrace, policy: ReplacePolicy) -> History:
 class _Known:
     """What has been seen of the nodes so far."""
 
-    def __init__(self, policy: ReplacePolicy) -> None:
+    def __init__(self, policy: ReplacePolicy, nodes: int) -> None:
         self.policy = policy
+        self.cap = nodes if policy.guard is None else policy.guard.cap(nodes)
         self.down: dict[str, int] = {}
         self.offences: dict[str, list[Offence]] = {}
         self.returns: dict[str, list[Return]] = {}
@@ -271,7 +276,7 @@ class _Known:
         self.down[node] = self.down.get(node, 0) + 1
         mine = self.offences.setdefault(node, [])
         mine.append(Offence(fault.start, fault.reason, fault.slot))
-        if not self.policy.blacklist_days:
+        if not self.policy.blacklist_days or (node not in self.blocked and len(self.blocked) >= self.cap):
             return None
         until = blacklisted_until(mine, self.policy.blacklist_days)
         if until is not None:

@@ -43,7 +43,7 @@ class History:
     @property
     def repeated(self) -> bool:
         """Seen at least twice."""
-        return self.count >= 2 or self.every
+        return self.count >= 2 or self.every or self.other_jobs
 
 
 _WORD_NUMBERS: Mapping[str, int] = {
@@ -87,7 +87,7 @@ _OTHER_NODES = re.compile(
 )
 _OTHER_JOBS = re.compile(
     rf"\b(?:different|other|unrelated|separate|several|various|multiple|distinct|all|every|each|any|{_NUMBER}) (?:\w{{1,20}} ){{0,2}}"
-    r"(?:jobs?|users?|pods?|workloads?|tenants?|teams?|processes|tasks|containers?|owners?)\b|\bfailed pods\b|\bwhichever job\b"
+    r"(?:jobs?|users?|images?|pods?|workloads?|tenants?|teams?|processes|tasks|containers?|owners?)\b|\bfailed pods\b|\bwhichever job\b"
 )
 _SUCCESS = re.compile(
     r"\b(?:fine|clean|cleanly|ok|okay|works?|worked|working|pass|passes|passed|succeeds?|succeeded|healthy|unaffected|normal|normally|"
@@ -121,7 +121,7 @@ _CLAIMS: Mapping[str, re.Pattern[str]] = {
         rf"\b(?:same|identical|this|fixed|exact) (?:\w{{1,20}} ){{0,2}}{_POINT}\b|\bsame (?:\w{{1,20}} )?(?:and )?(?:\w{{1,20}} )?{_POINT}\b"
         rf"|\b(?:stop|fail|die|crash|end|hang|abort|stuck|break|diverge|oom)\w{{0,4}} (?:always )?(?:at|in|after|on|near|around) (?:the )?(?:same |first |(?:\w{{1,20}} ){{0,3}}{_POINT})"
         rf"|\b{_POINT} (?:no\.? ?)?[#\d]\d{{0,12}} (?:on|in|at|for|each|every|again|both|of)"
-        r"|\balways (?:\w{1,20} ){0,2}(?:at|after|during|right|in|when|before|while)\b|\bduring (?:every|each)\b|\bat (?:dataset|the|data|model) load"
+        r"|\bduring (?:every|each)\b|\bat (?:dataset|the|data|model) load"
     ),
     "same_sequence": re.compile(
         r"\bsame (?:collective )?(?:seq|sequence)|\bseq(?:num|uence)?(?: number)? ?[=#]? ?\d{1,15} (?:on|in|at|for|each|every|again|both)"
@@ -143,20 +143,29 @@ _CLAIMS: Mapping[str, re.Pattern[str]] = {
         r"\bafter (?:an? |the |each |every )?(?:in-place |process |quick |fast |local )?(?:restart|recovery|relaunch|requeue)|\bfirst restart\b|\bin-place restart|\bafter restarting"
     ),
     "option": re.compile(r"\bwith \w{1,40}(?:=| on\b| off\b| enabled| disabled)|\bnever with|\bonly with|\bwithout the option|\bwhen (?:enabled|disabled)|\bdepends on"),
-    "growing": re.compile(r"\b(?:leak|grow|rising|rises|increas|climb|creep|slowly)\w{0,8}\b|\blater each\b|\bevery \d{1,3} ?(?:h|hours)\b"),
+    "growing": re.compile(r"\b(?:leak|grow|rising|rises|increas|climb|creep|slowly)\w{0,8}\b|\blater each\b|\bevery \d{1,6} ?(?:h|hours|epochs|steps|days)\b"),
     "random": re.compile(r"\brandom|\bsporadic|\bintermittent|\bflaky|\bsometimes|\boccasional|\bnot reproduc|\birregular|\bnow and then"),
 }  # fmt: skip
 
+_ALWAYS_AT = re.compile(r"\balways (?:\w{1,20} ){0,2}(?:at|after|during|right|in|when|before|while)\b")
 _COUNT = re.compile(
     rf"\b(\d{{1,6}})(?:st|nd|rd|th)\b|\b(\d{{1,6}}) ?(?:x\b|times\b)|\b(\d{{1,6}}) (?:of|out of|/) ?\d{{1,6}}\b"
     rf"|\b(?:on|in|over|across|after|for) (?:all |the last |last |the )?(\d{{1,6}}) (?:\w{{1,20}} )?{_TRY}"
     r"|\b(\d{1,6}) (?:\w{1,20} ){0,3}(?:attempt|run|start|restart|retr|launch|crash|failure|eviction|event|job|process|error|reset|pod|hang|kill|xid|occurrence|time|incident|node|machine|instance|host|reboot|repeat|allocation|container|death|abort|timeout)"
 )
-_DURATION = re.compile(r"\b\d{1,6} ?(?:h|hours?|d|days?|weeks?|min|minutes?|s|seconds?|ms|gib|gb|k steps|steps|iterations|ranks|gpus)\b")
-_NUMBERED = re.compile(rf"\b(?:{_POINT}|rank|{_DEVICE}|version|port|errno|xid|sxid|code|=) ?(?:no\.? ?)?[#=]? ?\d{{1,15}}\b(?! of| ?/)")
+_DURATION = re.compile(
+    r"\b\d{1,6} ?(?:h|hours?|d|days?|weeks?|min|minutes?|s|seconds?|ms|gib|gb|k steps|steps|iterations|ranks|gpus)\b"
+)
+_NUMBERED = re.compile(
+    rf"\b(?:{_POINT}|rank|{_DEVICE}|version|port|errno|xid|sxid|code|=) ?(?:no\.? ?)?[#=]? ?\d{{1,15}}\b(?! of| ?/)"
+)
 _WORDS = re.compile(rf"\b({'|'.join(_WORD_NUMBERS)})\b")
-_NEGATED = re.compile(r"\b(?:not|no longer|never) (?:\w{1,20} )?(?:reproduc|the same|on (?:the )?same|deterministic)")
-_CLAUSES = re.compile(r"[;,.()]| but | while | whereas | yet | though | although | - | and (?=other|the other|none|those|all other|a \w{1,20} )")
+_NEGATED = re.compile(
+    r"\b(?:not|no longer|never) (?:\w{1,20} )?(?:reproduc|the same|on (?:the )?same|deterministic)"
+)
+_CLAUSES = re.compile(
+    r"[;,.()]| but | while | whereas | yet | though | although | - | and (?=other|the other|none|those|all other|a \w{1,20} )"
+)
 
 
 def read_recurrence(sentence: str) -> History:
@@ -165,7 +174,18 @@ def read_recurrence(sentence: str) -> History:
     if not text:
         return History()
     claims = dict.fromkeys(
-        (*_CLAIMS, "same_node", "same_device", "other_nodes", "all_nodes", "other_jobs", "only_here", "fine_elsewhere", "others_pass"), False
+        (
+            *_CLAIMS,
+            "same_node",
+            "same_device",
+            "other_nodes",
+            "all_nodes",
+            "other_jobs",
+            "only_here",
+            "fine_elsewhere",
+            "others_pass",
+        ),
+        False,
     )
     count = 0
     for clause in _CLAUSES.split(text):
@@ -186,16 +206,25 @@ def _read_clause(clause: str, claims: dict[str, bool]) -> int:
     if _SUCCESS.search(clause) and not _FAILURE.search(clause):
         claims["ran_long"] |= _CLAIMS["ran_long"].search(clause) is not None or "before" in clause
         claims["option"] |= _CLAIMS["option"].search(clause) is not None
-        claims["fine_elsewhere"] |= _ELSEWHERE.search(clause) is not None and not re.search(r"\b(?:former|other|older|old|previous) (?:image|jobs?|version|commit|driver)", clause)
-        claims["others_pass"] |= re.search(r"\b(?:other|former|older|old|previous|same) (?:\w{1,20} )?(?:image|jobs?|version|commit|driver|runs?|models?)", clause) is not None
+        claims["fine_elsewhere"] |= _ELSEWHERE.search(clause) is not None and not re.search(
+            r"\b(?:former|other|older|old|previous) (?:image|jobs?|version|commit|driver)", clause
+        )
+        claims["others_pass"] |= (
+            re.search(
+                r"\b(?:other|former|older|old|previous|same) (?:\w{1,20} )?(?:image|jobs?|version|commit|driver|runs?|models?)",
+                clause,
+            )
+            is not None
+        )
         claims["changing_point"] |= re.search(r"\b(?:went|got|gone) past\b", clause) is not None
         return 0
     for name, pattern in _CLAIMS.items():
         claims[name] |= pattern.search(clause) is not None
     here = _HERE.search(clause) is not None
     claims["same_node"] |= here
+    claims["same_point"] |= not here and _ALWAYS_AT.search(clause) is not None
     claims["same_device"] |= _NAMED_DEVICE.search(clause) is not None
-    claims["other_jobs"] |= _OTHER_JOBS.search(clause) is not None and (here or claims["same_device"])
+    claims["other_jobs"] |= _OTHER_JOBS.search(clause) is not None
     if not claims["only_here"]:
         claims["all_nodes"] |= _EVERYWHERE.search(clause) is not None
         claims["other_nodes"] |= _OTHER_NODES.search(clause) is not None and "none" not in clause
@@ -210,6 +239,7 @@ def _settled(claims: dict[str, bool], count: int) -> History:
         claims["first_time"] = False
     if claims["first_time"]:
         count, claims["every"] = 1, False
+    claims["other_jobs"] &= claims["same_node"] or claims["same_device"] or claims["only_here"]
     if claims["only_here"]:
         claims["all_nodes"] = claims["other_nodes"] = False
         claims["same_node"] = True

@@ -200,17 +200,21 @@ def _refined(best: Hit, hits: list[Hit]) -> Hit:
 
 def _unknown(facts: Mapping[str, FactValue], seen: Scan, culprit: across_ranks.Culprit) -> Verdict:
     clean = bool(facts.get("checks.clean"))
-    reason = "Nothing that is known explains this end"
+    reason = "Nothing that is known explains this"
+    if facts.get("exit.running") and facts.get("phase") == "run":
+        remedy, then = Remedy.MARK_HANG, "it runs, so nothing is killed: look into it"
+    else:
+        remedy, then = Remedy.RESTART_PROCESS, "the cheapest restart"
     return Verdict(
         category="transient_unknown" if clean else "unknown",
-        remedy=Remedy.RESTART_PROCESS,
+        remedy=remedy,
         blame=Blame.NONE,
-        reason=f"{reason}{', and every check is green' if clean else ''}: the cheapest restart",
+        reason=f"{reason}{', and every check is green' if clean else ''}: {then}",
         rule="none",
         confidence=0.2,
         culprit_rank=culprit.rank,
         culprit_node=culprit.node,
-        considered=_considered(Remedy.RESTART_PROCESS, [], facts),
+        considered=_considered(remedy, [], facts),
         unread_lines=seen.unread_lines,
         unread_steps=seen.unread_steps,
     )

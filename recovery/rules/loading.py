@@ -112,7 +112,8 @@ def load_rules(files: Iterable[tuple[str, str]], *, base: RuleSet | None = None)
             rules[rule.id] = rule
     if len(rules) > MAX_RULES:
         problems.append(Problem("all files", 0, "", "", f"{len(rules)} rules: at most {MAX_RULES} are read"))
-    problems += _unknown_sightings(rules.values())
+    if not problems:  # a rule that could not be read may be the one that is spoken of
+        problems += _unknown_sightings(rules.values())
     if problems:
         raise RuleFileError(problems)
     return RuleSet.of(list(rules.values()), exits, contexts, digest.hexdigest()[:12])

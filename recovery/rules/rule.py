@@ -164,7 +164,9 @@ class RuleSet:
     contexts: Mapping[str, tuple[When, ...]] = field(default_factory=dict)
     digest: str = ""
     literals: Mapping[str, tuple[tuple[int, int], ...]] = field(default_factory=dict)  # -> (rule, pattern)
-    grams: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # three characters -> literals with them
+    grams: Mapping[str, tuple[str, ...]] = field(
+        default_factory=dict
+    )  # three characters -> literals with them
     predicates: tuple[int, ...] = ()  # rules without a pattern
 
     @classmethod

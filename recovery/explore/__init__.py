@@ -1,0 +1,1 @@
+"""Exhaustive walks over the tables of the core, with traces."""

@@ -1,0 +1,339 @@
+"""What must hold of a job, whatever happens to it, and how its states are kept small.
+
+Beside the job as the phase machine sees it a model keeps a *record*: what an onlooker knows who reads every
+event and every order, and trusts no field of the machine. The properties are judged against the record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+
+from recovery import phase_events as ev
+from recovery.phase_moves import OrderKind
+from recovery.phases import (
+    TERMINAL_PHASES,
+    JobState,
+    MessagePhase,
+    MessageType,
+    Phase,
+    Step,
+    WorkerState,
+)
+from recovery.signals import Use, WorkerKey
+
+#: Inner phases that an unfinished worker may have in a phase of its job. While a job restarts, those who
+#: were not replaced stand where they stood.
+ALLOWED_BEHIND: Mapping[Phase, frozenset[Phase]] = {
+    Phase.PENDING: frozenset({Phase.PENDING}),
+    Phase.BOOT_CHECKING: frozenset({Phase.BOOT_CHECKING}),
+    Phase.RUN_COMMAND: frozenset({Phase.RUN_COMMAND}),
+    Phase.RESTARTING: frozenset(
+        {
+            Phase.PENDING,
+            Phase.BOOT_CHECKING,
+            Phase.RESTARTING,
+            Phase.RUN_COMMAND,
+            Phase.TROUBLESHOOTING,
+        }
+    ),
+    Phase.TROUBLESHOOTING: frozenset({Phase.TROUBLESHOOTING}),
+}
+
+LIVENESS = "trains_or_ends"
+
+PROPERTIES: Mapping[str, str] = {
+    "valid_phase": "the job's phase is a known one",
+    "valid_inner_phase": "every worker's inner phase is a known one, and the job's own once the run is over",
+    "recover_count_bound": "recover count is from 0 to max retry + 1",
+    "retries_bound": "every worker's retries are from 0 to max retry + 1",
+    "consistency": "an unfinished worker is in the phase of its job; while that restarts it may be behind",
+    "finish_once": "no Finish of a worker is handled twice in one attempt",
+    "sequence_monotonic": "the number of the newest order set never goes down, and each set has its own",
+    "worker_sequence_bound": "no worker's sequence is over the job's",
+    "stale_finish_refused": "a Finish of an older order set changes nothing",
+    "future_refused": "a message of an order set that its worker was never given changes nothing",
+    "late_finish_allowed": "a Pending worker's Finish of the present attempt is taken while the job recovers",
+    "counted_once": "an attempt counts at most one failure, whatever witness of it comes how late",
+    "counted_by_cause": "preemption, maintenance, our own ends, suspicion, capacity and stops never count",
+    "counted_in_run": "only what happens in RunCommand counts: a death during recovery is not punished twice",
+    "count_kept": "recover count is the number of failures counted in this run, those taken over included",
+    "over_budget_fails": "a job with more failures than max retry is Failed at once",
+    "aligned_start": "when all start together, every worker's retries are the recover count",
+    "leaver_never_starts": "a worker that was told to leave is never told to train before it has left",
+    "terminal_stays": "nothing leaves a terminal phase but a resume, which begins a new run",
+    LIVENESS: (
+        "every failed job comes to RunCommand, Succeeded, Failed or Stopped once the environment rests and"
+        " gives capacity"
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """What the properties are measured with: a mutant of the tester may bring stricter ones."""
+
+    behind: Mapping[Phase, frozenset[Phase]]
+    inner_phases: frozenset[Phase]
+
+
+SOUND = Judgement(ALLOWED_BEHIND, frozenset(Phase))
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerRecord:
+    """What the onlooker keeps of one worker.
+
+    ``order``: the kind of the newest order set that its present life was given, None for none.
+    ``finish_taken``: a Finish of the present attempt was taken from it.
+    """
+
+    order: OrderKind | None = None
+    finish_taken: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What the onlooker keeps of a job. ``counted``: the present attempt has had its count.
+
+    ``spent``: failures counted in this run, with those that a stop took over, never told above max retry + 2.
+    """
+
+    workers: tuple[WorkerRecord, ...]
+    counted: bool = False
+    spent: int = 0
+
+
+def remember(record: Record, before: JobState, event: ev.Event, result: Step) -> Record:
+    """The record after a step."""
+    after = result.state
+    workers = list(record.workers)
+    if isinstance(event, ev.WorkerEvent):
+        place = _place(before, event.worker)
+        if _is_end(event, result):
+            workers[place] = replace(workers[place], order=None)
+        if _is_finish(event) and result.use is Use.USED:
+            workers[place] = replace(workers[place], finish_taken=True)
+    for order in result.orders:
+        for place, worker in enumerate(after.workers):
+            if (order.targets is None or worker.key in order.targets) and workers[place].order != order.kind:
+                workers[place] = replace(workers[place], order=order.kind)
+    counted, spent = record.counted, record.spent
+    if result.count is not None:
+        counted, spent = True, min(spent + 1, after.max_retry + 2)
+    if after.attempt > before.attempt:
+        counted = False
+        workers = [replace(worker, finish_taken=False) for worker in workers]
+    if after.run > before.run:
+        counted = False
+        spent = spent if before.phase is Phase.STOPPED else 0
+        workers = [WorkerRecord() for _ in workers]
+    return Record(tuple(workers), counted, spent)
+
+
+def judge_step(record: Record, before: JobState, event: ev.Event, result: Step) -> str:
+    """The first property of a step that is broken, "" when all hold. ``record`` is the one before it."""
+    after = result.state
+    if before.phase in TERMINAL_PHASES and (
+        after.phase is not before.phase or result.orders or result.count is not None
+    ):
+        is_resume = isinstance(event, ev.Resumed) and after.run == before.run + 1
+        if not is_resume or after.phase is not Phase.PENDING:
+            return "terminal_stays"
+    sequences = [order.sequence for order in result.orders]
+    if after.sequence != before.sequence + len(sequences) or sequences != sorted(set(sequences)):
+        return "sequence_monotonic"
+    if broken := _judge_message(record, before, event, result):
+        return broken
+    if broken := _judge_count(record, before, event, result):
+        return broken
+    if after.attempt > before.attempt:
+        for worker, known in zip(after.workers, record.workers, strict=True):
+            if not worker.retired and worker.retries != after.recover_count:
+                return "aligned_start"
+            if known.order is OrderKind.EXIT and not _is_end_of(event, worker.key):
+                return "leaver_never_starts"
+    return ""
+
+
+def _judge_message(record: Record, before: JobState, event: ev.Event, result: Step) -> str:
+    if not isinstance(event, ev.Message):
+        return ""
+    worker = before.worker(event.worker)
+    if worker is None:
+        return ""
+    is_taken = result.use is Use.USED
+    if event.sequence > worker.last_sequence and (is_taken or result.state != before):
+        return "future_refused"
+    if not _is_finish(event):
+        return ""
+    known = record.workers[_place(before, event.worker)]
+    is_of_attempt = event.sequence == before.attempt_sequence > 0
+    if is_taken and known.finish_taken and is_of_attempt:
+        return "finish_once"
+    is_pending = worker.inner_phase is Phase.PENDING and before.phase in {
+        Phase.RESTARTING,
+        Phase.TROUBLESHOOTING,
+    }
+    if is_of_attempt and is_pending and not worker.finished and not is_taken:
+        return "late_finish_allowed"
+    is_stale = event.sequence < worker.last_sequence and not (is_of_attempt and is_pending)
+    if is_stale and (is_taken or result.state != before):
+        return "stale_finish_refused"
+    return ""
+
+
+def _judge_count(record: Record, before: JobState, event: ev.Event, result: Step) -> str:
+    after = result.state
+    if result.count is None:
+        if any(
+            now.retries > then.retries and after.attempt == before.attempt and after.run == before.run
+            for then, now in zip(before.workers, after.workers, strict=True)
+        ):
+            return "counted_once"
+        return ""
+    if record.counted or _is_late(before, event) or result.count.attempt != before.attempt:
+        return "counted_once"
+    if before.phase is not Phase.RUN_COMMAND:
+        return "counted_in_run"
+    if after.phase is Phase.RUN_COMMAND:
+        return "counted_once"
+    if not _may_count(record, before, event):
+        return "counted_by_cause"
+    if record.spent + 1 > after.max_retry and after.phase is not Phase.FAILED:
+        return "over_budget_fails"
+    return ""
+
+
+def judge_state(judgement: Judgement, record: Record, state: JobState) -> str:
+    """The first property of a state that does not hold, "" when all do."""
+    behind = judgement.behind.get(state.phase)
+    is_over = state.phase in TERMINAL_PHASES
+    if behind is None and not is_over:
+        return "valid_phase"
+    if not 0 <= state.recover_count <= state.max_retry + 1:
+        return "recover_count_bound"
+    for worker in state.workers:
+        if not 0 <= worker.retries <= state.max_retry + 1:
+            return "retries_bound"
+        if worker.inner_phase not in judgement.inner_phases or (
+            is_over and not worker.retired and worker.inner_phase is not state.phase
+        ):
+            return "valid_inner_phase"
+        if worker.last_sequence > state.sequence:
+            return "worker_sequence_bound"
+        is_working = worker.is_present and not worker.finished
+        if behind is not None and is_working and worker.inner_phase not in behind:
+            return "consistency"
+    if state.phase is not Phase.FAILED and state.recover_count != min(record.spent, state.max_retry + 1):
+        return "count_kept"
+    return ""
+
+
+# What the onlooker reads from an event.
+
+
+def _place(state: JobState, key: WorkerKey) -> int:
+    return next(place for place, worker in enumerate(state.workers) if worker.key == key)
+
+
+def _is_finish(event: ev.Event) -> bool:
+    return (
+        isinstance(event, ev.Message)
+        and event.type is MessageType.FINISH
+        and event.phase is MessagePhase.COMMAND
+    )
+
+
+def _is_end(event: ev.Event, result: Step) -> bool:
+    """Whether the worker's life is over by this."""
+    if isinstance(event, ev.IncarnationEnded):
+        return event.is_current and result.use is Use.USED
+    return isinstance(event, ev.Enrolled) and result.use is Use.USED
+
+
+def _is_end_of(event: ev.Event, key: WorkerKey) -> bool:
+    return isinstance(event, ev.IncarnationEnded | ev.Enrolled) and event.worker == key
+
+
+def _is_late(before: JobState, event: ev.Event) -> bool:
+    """Whether the event is a witness of something that was over before this attempt, or of an older life."""
+    if isinstance(event, ev.Message | ev.HangConfirmed):
+        return event.sequence < before.attempt_sequence
+    return isinstance(event, ev.IncarnationEnded) and not (event.is_current and event.in_attempt)
+
+
+def _may_count(record: Record, before: JobState, event: ev.Event) -> bool:
+    """Whether this kind of event, for this cause, may count at all."""
+    if isinstance(event, ev.Message):
+        return event.type is MessageType.ERROR and event.phase is MessagePhase.COMMAND
+    if isinstance(event, ev.HangConfirmed):
+        return True
+    if not isinstance(event, ev.IncarnationEnded | ev.Enrolled) or event.by_desk:
+        return False
+    if record.workers[_place(before, event.worker)].order is OrderKind.EXIT:
+        return False  # it leaves because we told it to
+    return isinstance(event, ev.Enrolled) or event.cause.counts
+
+
+WORKER_FIELDS = tuple(field.name for field in fields(WorkerState) if field.name != "key")
+
+
+def describe(state: JobState, record: Record) -> dict[str, str]:
+    """A job as a row of a trace."""
+    cells = {
+        "job": str(state.phase),
+        "recover": f"{state.recover_count} of {state.max_retry}",
+        "waits": state.reason or ("stop due" if state.quit_due else ""),
+    }
+    for place, (worker, known) in enumerate(zip(state.workers, record.workers, strict=True)):
+        words = [str(worker.inner_phase), f"retries {worker.retries}"]
+        words += [
+            name.replace("_", " ")
+            for name in ("finished", "restarted", "must_exit", "departed", "retired")
+            if getattr(worker, name)
+        ]
+        if not worker.enrolled and state.phase not in TERMINAL_PHASES:
+            words.append("away")
+        if known.order is not None:
+            words.append(f"order {known.order}")
+        cells[f"worker {place}"] = ", ".join(words)
+    return cells
+
+
+def words_of(event: ev.Event) -> str:
+    """An event in words."""
+    match event:
+        case ev.Message():
+            failed = "" if event.passed else ", a hardware check failed"
+            return f"{event.worker} sends {event.type} {event.phase} of sequence {event.sequence}{failed}"
+        case ev.IncarnationEnded():
+            extra = [
+                text
+                for is_so, text in (
+                    (not event.is_current, "an older life"),
+                    (not event.in_attempt, "not of this attempt"),
+                    (event.by_desk, "ordered by us"),
+                )
+                if is_so
+            ]
+            return f"{event.worker} ends: {', '.join([event.cause.replace('_', ' '), *extra])}"
+        case ev.Enrolled():
+            return f"{event.worker} enrolls a new life{', the last one ended by us' if event.by_desk else ''}"
+        case ev.HangSuspected():
+            return f"{event.worker} suspects a hang in sequence {event.sequence}"
+        case ev.HangConfirmed():
+            return f"{event.worker} confirms a hang in sequence {event.sequence}"
+        case ev.Quit():
+            return f"stop asked for, {'at the safe point' if event.at_safe_point else 'now'}"
+        case ev.ControllerEnded():
+            return f"the controller ends the job: {'Complete' if event.succeeded else 'Failed'}"
+    return {
+        ev.RecoveryGo: "the desk lets all start together",
+        ev.CapacityMissing: "capacity is missing",
+        ev.CapacityBack: "capacity is back",
+        ev.SafePoint: "a checkpoint is committed",
+        ev.Suspended: "the job is suspended",
+        ev.Resumed: "the job is resumed",
+        ev.Deleted: "the job is deleted",
+    }.get(type(event), type(event).__name__)

@@ -1,0 +1,215 @@
+"""The model *processes*: what happens to workers is told at once, in any order, as often as it likes.
+
+Everything that can happen may happen in every state, also what no cluster would do: what holds here holds
+for every environment. The step is production's, the normal form is ``renumber``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from functools import cache
+
+from recovery import phase_events as ev
+from recovery.explore.encoding import Codec
+from recovery.explore.engine import Move
+from recovery.explore.jobs import (
+    LIVENESS,
+    PROPERTIES,
+    SOUND,
+    Judgement,
+    Record,
+    WorkerRecord,
+    describe,
+    judge_state,
+    judge_step,
+    remember,
+    words_of,
+)
+from recovery.phase_moves import OrderKind
+from recovery.phases import (
+    TERMINAL_PHASES,
+    JobState,
+    MessagePhase,
+    MessageType,
+    Phase,
+    Step,
+    WorkerState,
+    renumber,
+    step,
+)
+from recovery.signals import EndCause, WorkerKey
+
+StepFunction = Callable[[JobState, ev.Event], Step]
+
+JOB_EVENTS: tuple[ev.Event, ...] = (
+    ev.RecoveryGo(),
+    ev.CapacityMissing(),
+    ev.CapacityBack(),
+    ev.Quit(),
+    ev.Quit(at_safe_point=True),
+    ev.SafePoint(),
+    ev.Suspended(),
+    ev.Resumed(),
+    ev.ControllerEnded(succeeded=True),
+    ev.ControllerEnded(succeeded=False),
+)
+SETTLED = TERMINAL_PHASES | {Phase.RUN_COMMAND}
+
+
+@cache
+def worker_events(key: WorkerKey, last: int, attempt: int) -> tuple[ev.Event, ...]:
+    """All that can happen to one worker whose newest order set is ``last``, in the attempt that ``attempt`` began."""
+
+    def end(cause: EndCause, **fields: bool) -> ev.Event:
+        return ev.IncarnationEnded(key, cause, **fields)
+
+    def message(type_: MessageType, phase: MessagePhase, sequence: int, *, passed: bool = True) -> ev.Event:
+        return ev.Message(key, type_, phase, sequence, passed)
+
+    ack, error, finish = MessageType.ACK, MessageType.ERROR, MessageType.FINISH
+    bootcheck, command, troubleshoot = MessagePhase.BOOTCHECK, MessagePhase.COMMAND, MessagePhase.TROUBLESHOOT
+    events = [
+        ev.Enrolled(key),
+        ev.Enrolled(key, by_desk=True),
+        end(EndCause.CRASHED),
+        end(EndCause.CRASHED, by_desk=True),
+        end(EndCause.CRASHED, in_attempt=False),
+        end(EndCause.CRASHED, is_current=False),
+        end(EndCause.PREEMPTED),
+        end(EndCause.COMPLETED),
+        ev.HangSuspected(key, last),
+        ev.HangConfirmed(key, last),
+        ev.HangConfirmed(key, last - 1),
+        message(ack, bootcheck, last),
+        message(ack, bootcheck, last, passed=False),
+        message(ack, troubleshoot, last),
+        message(ack, troubleshoot, last, passed=False),
+        message(error, bootcheck, last),
+        message(error, command, last),
+        message(error, command, last - 1),
+        message(error, command, last + 1),
+        message(error, troubleshoot, last),
+    ]
+    events += [message(finish, command, sequence) for sequence in sorted({last, last - 1, attempt})]
+    return tuple(events)
+
+
+class Processes:
+    """The model. ``step`` is production's unless a mutant is walked."""
+
+    name = "processes"
+    liveness = LIVENESS
+    properties: Mapping[str, str] = PROPERTIES
+
+    def __init__(
+        self,
+        *,
+        workers: int = 3,
+        max_retry: int = 2,
+        step: StepFunction = step,
+        judgement: Judgement = SOUND,
+    ) -> None:
+        self.keys = tuple(WorkerKey("worker", index) for index in range(workers))
+        self.max_retry = max_retry
+        self.step = step
+        self.judgement = judgement
+        self.codec = Codec(self.keys, max_retry, renumber)
+
+    @property
+    def bounds(self) -> Sequence[str]:
+        """What is left out."""
+        return (
+            f"{len(self.keys)} workers, max retry {self.max_retry}; numbers that only rise are compared, not kept",
+            "protected jobs; the places of the job and the user's limit do not change",
+        )
+
+    def start(self) -> int:
+        """A job that is just known."""
+        job = JobState(
+            phase=Phase.PENDING,
+            workers=tuple(WorkerState(key) for key in self.keys),
+            max_retry=self.max_retry,
+        )
+        return self.codec.pack(job, Record((WorkerRecord(),) * len(self.keys)))
+
+    def moves(self, state: int, *, reduced: bool) -> Iterable[Move[int]]:
+        """Every event; ``reduced``: of workers that are alike only the first one's."""
+        job, record, _ = self.codec.unpack(state)
+        for event in self._events(state, job, reduced):
+            result = self.step(job, event)
+            broken = judge_step(record, job, event, result)
+            if result.state is job and result.count is None and not result.orders:
+                yield Move(event, state, broken)
+                continue
+            after = remember(record, job, event, result)
+            yield Move(
+                event,
+                self.codec.pack(result.state, after),
+                broken or judge_state(self.judgement, after, result.state),
+                is_at_rest(job, record, event),
+            )
+
+    def _events(self, state: int, job: JobState, reduced: bool) -> Iterator[ev.Event]:
+        _, ids = self.codec.parts(state)
+        for place, worker in enumerate(job.workers):
+            if reduced and ids.index(ids[place]) < place:
+                continue
+            yield from worker_events(worker.key, worker.last_sequence, job.attempt_sequence)
+        yield from JOB_EVENTS
+
+    def broken(self, state: int) -> str:
+        """States are judged with the step that leads to them, before their numbers are made small."""
+        return ""
+
+    def is_cut(self, state: int) -> bool:
+        """Nothing is cut."""
+        return False
+
+    def is_settled(self, state: int) -> bool:
+        """Whether the job trains or its run is over."""
+        return self.codec.unpack(state)[0].phase in SETTLED
+
+    def canonical(self, state: int) -> int:
+        """Workers in one order."""
+        return self.codec.canonical(state)
+
+    def weight(self, state: int) -> int:
+        """How many namings of the workers."""
+        return self.codec.weight(state)
+
+    def says(self, label: Hashable) -> str:
+        """An event in words."""
+        assert isinstance(label, ev.Event)
+        return words_of(label)
+
+    def row(self, state: int) -> Mapping[str, str]:
+        """The job and its workers."""
+        job, record, _ = self.codec.unpack(state)
+        return describe(job, record)
+
+
+def is_at_rest(job: JobState, record: Record, event: ev.Event) -> bool:
+    """Whether an environment at rest does this, which gives capacity and in which nothing fails any more.
+
+    Agents answer the boot check that they were told, leave when told to, come back when they are away; the
+    desk lets all start; a person who is asked about a finished worker that has left brings it back or stops.
+    """
+    has_left = job.phase is Phase.TROUBLESHOOTING and any(worker.departed for worker in job.workers)
+    match event:
+        case ev.RecoveryGo():
+            return job.phase is Phase.TROUBLESHOOTING
+        case ev.Quit():
+            return has_left and not event.at_safe_point
+        case ev.CapacityBack():
+            return True
+        case ev.Enrolled(by_desk=False):
+            worker = job.worker(event.worker)
+            return worker is not None and not worker.enrolled and (has_left or not worker.departed)
+        case ev.IncarnationEnded(
+            cause=EndCause.CRASHED, in_attempt=True, by_desk=False, is_current=True
+        ):
+            place = next(n for n, worker in enumerate(job.workers) if worker.key == event.worker)
+            return record.workers[place].order is OrderKind.EXIT
+        case ev.Message(type=MessageType.ACK, phase=MessagePhase.BOOTCHECK, passed=True):
+            return True
+    return False

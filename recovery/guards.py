@@ -1,0 +1,301 @@
+"""Limits of the fleet: how much may be out of service at once, and how much may be begun in a while.
+
+A guard counts machines, not holds, and it limits both what stands now and what a window has seen: a limit of a
+rate alone lets a slow drip take the whole fleet. What gives back (release, resume) is never counted and never held
+back. The numbers live in counters of the database; here is what they mean. Source: DOMAIN section 8.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+
+from recovery.errors import BadInput
+from recovery.lifecycle import ActionKind
+from recovery.records import Mode
+
+
+class Dimension(StrEnum):
+    """By what machines or actions are grouped. Each group has a counter of its own."""
+
+    CLUSTER = "cluster"
+    POOL = "pool"
+    RACK = "rack"
+    POWER_UNIT = "power_unit"
+    SWITCH = "switch"
+    TENANT = "tenant"
+
+
+class Measure(StrEnum):
+    """What is counted: machines that are out of service now, or actions that began in a window."""
+
+    STANDING = "standing"
+    WINDOW = "window"
+
+
+#: Kinds that take a machine out of service until it is released.
+STANDING_KINDS = frozenset({ActionKind.HOLD_NODE, ActionKind.FORCE_VACATE, ActionKind.REBOOT_NODE})
+#: Kinds that a guard may count: those that interrupt somebody. No other is ever held back.
+GUARDED_KINDS = STANDING_KINDS | {
+    ActionKind.RESTART_PROCESS,
+    ActionKind.RESTART_CONTAINER,
+    ActionKind.EVICT_WORKER,
+    ActionKind.RESIZE_JOB,
+    ActionKind.STOP_JOB,
+}
+
+#: A window is counted in so many slots. One that is partly inside counts whole: never above the limit in any
+#: window, and at most one slot too strict.
+SLOTS = 12
+KEPT_SLOTS = SLOTS + 1  # the present one is not over yet
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """One guard. Where ``number`` and ``share`` are both given, the smaller binds.
+
+    ``share`` is of the machines of the group, over 0 up to 1. ``at_least`` keeps a share of a small group from
+    being less than that. ``window_seconds`` is 0 for a standing limit.
+    """
+
+    name: str
+    dimension: Dimension
+    measure: Measure
+    actions: tuple[ActionKind, ...]
+    number: int | None = None
+    share: float | None = None
+    at_least: int = 0
+    window_seconds: float = 0.0
+
+    def cap(self, members: int) -> int:
+        """The limit of a group of so many machines."""
+        caps = [] if self.number is None else [self.number]
+        if self.share is not None:
+            caps.append(max(_floor_share(self.share, members), self.at_least))
+        return min(caps)
+
+
+def _floor_share(share: float, members: int) -> int:
+    """Machines that a share allows. As the decimal that was written: 0.29 of 100 is 29, though as a float less."""
+    return math.floor(share * members + 1e-9)
+
+
+def check_limit(limit: Limit, groups: Mapping[str, int], *, mode: Mode, cluster: str = "") -> None:
+    """Refuse a limit that could never let anything through, or never hold anything back.
+
+    Args:
+        groups: Machines of each group that there is, by its name. Empty = not known yet, then shares and
+            numbers are not compared with it.
+        mode: The mode of the cluster. In ``observe`` nothing is done, so a limit of 0 is a plan.
+    Raises:
+        BadInput: With the field, and what to set instead.
+    """
+    _check_form(limit)
+    if limit.number is not None and limit.number < 0:
+        raise BadInput(f"a limit of {limit.number} is no number of {_what(limit)}", field="number")
+    if limit.number == 0 and mode is not Mode.OBSERVE:
+        what = (
+            "machine could ever be isolated"
+            if limit.measure is Measure.STANDING
+            else "action could ever begin"
+        )
+        per = "" if limit.measure is Measure.STANDING else f" {_per(limit.window_seconds)}"
+        raise BadInput(
+            f"limit 0{per} with mode {mode}: no {what}; set at least 1, or mode observe to do nothing",
+            field="number",
+        )
+    if not groups:
+        return
+    largest = max(groups.values())
+    if limit.measure is Measure.STANDING and limit.number is not None and limit.number > largest:
+        where = "the fleet" if limit.dimension is Dimension.CLUSTER else f"every {_word(limit.dimension)}"
+        raise BadInput(
+            f"limit {limit.number} is above {where}, the largest has {_machines(largest)}: it would never hold "
+            "anything back",
+            field="number",
+        )
+    if limit.share is None or mode is Mode.OBSERVE:
+        return
+    never = sorted(group for group, members in groups.items() if members > 0 and limit.cap(members) < 1)
+    if never:
+        group, members = never[0], groups[never[0]]
+        others = f", and {len(never) - 1} more" if len(never) > 1 else ""
+        raise BadInput(
+            f"{_percent(limit.share)} of {_place(limit.dimension, group, cluster)} with {_machines(members)} is "
+            f"{limit.share * members:.2g}{others}: it can never admit one; set at_least 1, or a share of "
+            f"{math.ceil(100 / members)} %",
+            field="share",
+        )
+
+
+def _check_form(limit: Limit) -> None:
+    if not limit.actions:
+        raise BadInput("a guard that counts no action guards nothing", field="actions")
+    free = sorted(set(limit.actions) - GUARDED_KINDS)
+    if free:
+        raise BadInput(
+            f"{', '.join(free)} cannot be guarded: what gives back, looks or tells is never held back",
+            field="actions",
+        )
+    if limit.measure is Measure.STANDING and not STANDING_KINDS.issuperset(limit.actions):
+        others = ", ".join(sorted(set(limit.actions) - STANDING_KINDS))
+        raise BadInput(f"{others} leaves no machine out of service: limit it by a window", field="actions")
+    if limit.number is None and limit.share is None:
+        raise BadInput("give a number, a share, or both", field="number")
+    if limit.share is not None and not 0 < limit.share <= 1:
+        raise BadInput(f"a share of {limit.share:g} is not over 0 up to 1", field="share")
+    if limit.at_least < 0 or (limit.at_least and limit.share is None):
+        raise BadInput("at_least is a number of machines that goes with a share", field="at_least")
+    if (limit.measure is Measure.WINDOW) != (limit.window_seconds > 0):
+        needs = "needs a window over 0 s" if limit.measure is Measure.WINDOW else "has no window"
+        raise BadInput(f"a {limit.measure} limit {needs}", field="window_seconds")
+
+
+# Windows in slots.
+
+
+def slot_of(at: datetime, window_seconds: float) -> int:
+    """Number of the slot that a moment lies in."""
+    return math.floor(at.timestamp() / (window_seconds / SLOTS))
+
+
+def live_slots(slots: Sequence[int], newest: int, slot: int) -> dict[int, int]:
+    """Counts by slot number that still matter in ``slot``.
+
+    Args:
+        slots: Ring of KEPT_SLOTS counts; slot n stands at n modulo KEPT_SLOTS.
+        newest: Slot of the last count.
+    """
+    slot = max(slot, newest)
+    numbered = (newest - (newest - place) % KEPT_SLOTS for place in range(KEPT_SLOTS))
+    return {n: count for n, count in zip(numbered, slots, strict=True) if n > slot - KEPT_SLOTS and count}
+
+
+def frees_at(limit: Limit, cap: int, slots: Sequence[int], newest: int, now: datetime) -> datetime | None:
+    """When a full window has room again, if nothing else begins; None when it never has."""
+    if cap < 1:
+        return None
+    live = live_slots(slots, newest, slot_of(now, limit.window_seconds))
+    over = sum(live.values()) - cap + 1
+    for n in sorted(live):
+        over -= live[n]
+        if over <= 0:
+            seconds = (n + KEPT_SLOTS) * (limit.window_seconds / SLOTS)
+            return max(now, datetime.fromtimestamp(seconds, tz=now.tzinfo))
+    return now
+
+
+# Words for people.
+
+
+def refusal(limit: Limit, group: str, *, used: int, members: int, cluster: str = "") -> str:
+    """Why an action is held back, with its numbers: "3 of 3 machines of rack r01 are isolated now; limit …"."""
+    cap, place = limit.cap(members), _place(limit.dimension, group, cluster)
+    if limit.measure is Measure.STANDING:
+        are = "is" if used == 1 else "are"
+        return (
+            f"{used} of {_machines(cap)} of {place} {are} isolated now; limit {limit_words(limit, members)}"
+        )
+    actions = "action" if cap == 1 else "actions"
+    return (
+        f"{used} of {cap} {actions} of {place} began in the last {_window(limit.window_seconds)}; "
+        f"limit {limit_words(limit, members)}"
+    )
+
+
+def limit_words(limit: Limit, members: int | None = None) -> str:
+    """The limit itself: "10 % of 30 or 3", "20 a minute"."""
+    words = []
+    if limit.share is not None:
+        least = f", at least {limit.at_least}" if limit.at_least else ""
+        words.append(_percent(limit.share) + ("" if members is None else f" of {members}") + least)
+    if limit.number is not None:
+        words.append(str(limit.number))
+    text = " or ".join(words)
+    return text if limit.measure is Measure.STANDING else f"{text} {_per(limit.window_seconds)}"
+
+
+def held_by(name: str, numbers: str) -> str:
+    """The sentence that an action, a timeline and a page carry."""
+    return f"held by guard {name}: {numbers}"
+
+
+def _place(dimension: Dimension, group: str, cluster: str) -> str:
+    if dimension is Dimension.CLUSTER:
+        return f"cluster {cluster or group}"
+    return f"{_word(dimension)} {group}"
+
+
+def _word(dimension: Dimension) -> str:
+    return str(dimension).replace("_", " ")
+
+
+def _what(limit: Limit) -> str:
+    return "machines" if limit.measure is Measure.STANDING else "actions"
+
+
+def _machines(number: int) -> str:
+    return f"{number} machine{'' if number == 1 else 's'}"
+
+
+def _percent(share: float) -> str:
+    return f"{share * 100:.4g} %"
+
+
+def _window(seconds: float) -> str:
+    return {60: "minute", 3600: "hour"}.get(seconds, f"{seconds:g} s")
+
+
+def _per(seconds: float) -> str:
+    return {60: "a minute", 3600: "an hour"}.get(seconds, f"in {seconds:g} s")
+
+
+def retry_at(frees: datetime | None, now: datetime, *, jitter: float, look_seconds: float = 60.0) -> datetime:
+    """When a held action is looked at again: when its window has room, else each minute; spread over 5 s.
+
+    Args:
+        jitter: In [0, 1), from the decision's seed, so that those that wait do not come back in one second.
+    """
+    at = now + timedelta(seconds=look_seconds) if frees is None else max(frees, now)
+    return at + timedelta(seconds=0.05 + 5.0 * jitter)
+
+
+# Limits of a new cluster.
+
+_ACTING = tuple(sorted(GUARDED_KINDS))
+_ISOLATING = (ActionKind.HOLD_NODE,)
+
+DEFAULT_LIMITS: tuple[Limit, ...] = (
+    Limit("isolated-of-cluster", Dimension.CLUSTER, Measure.STANDING, _ISOLATING, share=0.05, at_least=1),
+    Limit("isolated-of-pool", Dimension.POOL, Measure.STANDING, _ISOLATING, share=0.1, at_least=1),
+    Limit("isolated-of-rack", Dimension.RACK, Measure.STANDING, _ISOLATING, share=0.25, at_least=1),
+    Limit("isolated-of-power-unit", Dimension.POWER_UNIT, Measure.STANDING, _ISOLATING, share=0.25, at_least=1),
+    Limit("isolated-of-switch", Dimension.SWITCH, Measure.STANDING, _ISOLATING, share=0.25, at_least=1),
+    Limit("isolated-of-tenant", Dimension.TENANT, Measure.STANDING, _ISOLATING, share=0.1, at_least=1),
+    Limit(
+        "isolated-an-hour", Dimension.CLUSTER, Measure.WINDOW, _ISOLATING,
+        share=0.02, at_least=2, window_seconds=3600.0,
+    ),
+    Limit("actions-a-minute", Dimension.CLUSTER, Measure.WINDOW, _ACTING, number=120, window_seconds=60.0),
+    Limit("actions-a-minute-of-tenant", Dimension.TENANT, Measure.WINDOW, _ACTING, number=60, window_seconds=60.0),
+)  # fmt: skip
+
+
+def markdown(limits: Iterable[Limit] = DEFAULT_LIMITS) -> str:
+    """The limits as a Markdown table, for the docs."""
+    lines = ["| guard | counts | by | limit | actions |", "|---|---|---|---|---|"]
+    for limit in limits:
+        counts = "machines isolated now" if limit.measure is Measure.STANDING else "actions that began"
+        actions = "all that interrupt" if set(limit.actions) == GUARDED_KINDS else ", ".join(limit.actions)
+        lines.append(
+            f"| `{limit.name}` | {counts} | {_word(limit.dimension)} | {limit_words(limit)} | {actions} |"
+        )
+    lines += ["", "| what may be guarded | standing | window |", "|---|---|---|"]
+    for kind in ActionKind:
+        standing = "yes" if kind in STANDING_KINDS else "no"
+        window = "yes" if kind in GUARDED_KINDS else "never held back"
+        lines.append(f"| {kind} | {standing} | {window} |")
+    return "\n".join(lines) + "\n"
