@@ -22,18 +22,26 @@ from recovery.backtest import (
 )
 from recovery.checkpointing import daly_seconds
 from recovery.errors import BadInput
+from recovery.guards import DEFAULT_LIMITS, Dimension, Measure
 from recovery.reliability import DAY_SECONDS, PRIOR_NODE_DAYS
 
 DEFAULT_POLICIES = "wait,swap,history,blacklist:7,blacklist:30,spares:2,spares:5"
-FULL_POLICIES = "swap,history,blacklist:1,blacklist:3,blacklist:7,blacklist:14,blacklist:30"
+FULL_POLICIES = "swap,history,blacklist:1,blacklist:3,blacklist:7,blacklist:14,blacklist:30,guarded:30"
 BASELINE = "swap"
 WORDS = {
     "wait": "wait in place: the job waits until its own nodes are back",
     "swap": "swap: a node outside of the job that is not down takes over at once",
     "history": "swap with probation and lemon score: the same, the best record first, nobody kept away",
     "blacklist:D": "swap, and who failed is kept away for D days after its newest fault",
+    "guarded:D": "the same, but no more nodes at a time than the guard of a new cluster lets be isolated",
     "spares:K": "swap from K % of the nodes; all others outside of the job are busy",
 }
+
+STANDING_GUARD = next(
+    limit
+    for limit in DEFAULT_LIMITS
+    if limit.dimension is Dimension.CLUSTER and limit.measure is Measure.STANDING
+)
 
 Tell = Callable[[str], None]
 
@@ -77,7 +85,7 @@ class Backtest:
 
 
 def parse_policies(text: str) -> tuple[ReplacePolicy, ...]:
-    """Policies by name: wait, swap, history, blacklist:D (days), spares:K (percent).
+    """Policies by name: wait, swap, history, blacklist:D and guarded:D (days), spares:K (percent).
 
     Raises:
         BadInput: for a name or number that is none.
@@ -96,10 +104,13 @@ def _policy(word: str) -> ReplacePolicy:
             return ReplacePolicy(word, is_history_used=True)
         case "blacklist", _ if (days := _positive(number)) is not None:
             return ReplacePolicy(word, blacklist_days=days)
+        case "guarded", _ if (days := _positive(number)) is not None:
+            return ReplacePolicy(word, blacklist_days=days, guard=STANDING_GUARD)
         case "spares", _ if (percent := _positive(number)) is not None and percent <= 100:
             return ReplacePolicy(word, spare_share=percent / 100)
     raise BadInput(
-        f"{word!r} is no policy: give wait, swap, history, blacklist:DAYS or spares:PERCENT", field="policies"
+        f"{word!r} is no policy: give wait, swap, history, blacklist:DAYS, guarded:DAYS or spares:PERCENT",
+        field="policies",
     )
 
 

@@ -73,6 +73,7 @@ def test_figures_can_be_had_as_json(trace: Path, tmp_path: Path) -> None:
         (("--policies", "pray"), "'pray' is no policy"),
         (("--policies", "blacklist:0"), "'blacklist:0' is no policy"),
         (("--policies", "spares:200"), "'spares:200' is no policy"),
+        (("--policies", "guarded:soon"), "'guarded:soon' is no policy"),
         (("--policies", ","), "no policy was given"),
         (("--job-sizes", "11"), "job of 11 nodes does not fit on 10"),
         (("--job-sizes", "many"), "'many' is no list of numbers"),

@@ -21,6 +21,8 @@ from recovery.backtest import (
     spread,
 )
 from recovery.errors import BadInput
+from recovery.guards import Dimension, Limit, Measure
+from recovery.lifecycle import ActionKind
 
 START = datetime(2026, 11, 1, tzinfo=UTC)
 WAIT = ReplacePolicy("wait", is_swapped=False)
@@ -31,6 +33,11 @@ POLICIES = [
     ReplacePolicy("history", is_history_used=True),
     ReplacePolicy("blacklist", blacklist_days=5),
     ReplacePolicy("spares", spare_share=0.2),
+    ReplacePolicy(
+        "guarded",
+        blacklist_days=5,
+        guard=Limit("two", Dimension.CLUSTER, Measure.STANDING, (ActionKind.HOLD_NODE,), number=2),
+    ),
 ]
 HOUR = 1 / 24
 
@@ -144,6 +151,17 @@ def test_new_fault_renews_the_blacklist() -> None:
     assert kept.decisions[-1].at == day(9)
 
 
+def test_guard_bounds_how_many_are_kept_away() -> None:
+    """R2: a rate alone lets a slow drip take the whole fleet; a standing limit does not."""
+    limit = Limit("one", Dimension.CLUSTER, Measure.STANDING, (ActionKind.HOLD_NODE,), number=1)
+    trace = trace_of(fault("c", 1, 2), fault("d", 1, 3), fault("a", 4, None))
+    free = play(trace, ReplacePolicy("blacklist", blacklist_days=9))
+    guarded = play(trace, ReplacePolicy("guarded", blacklist_days=9, guard=limit))
+    assert taken(free) == ["", "c"]
+    assert taken(guarded) == ["d"], "c is kept away, d is one too many"
+    assert guarded.blocked_node_days == 8
+
+
 def test_record_decides_who_stands_in_and_a_lemon_is_better_than_waiting() -> None:
     """R45: few nodes fail over and over; they come last."""
     lemon = [fault("c", 1, 2), fault("c", 3, 4)]
@@ -175,7 +193,7 @@ def traces(draw: st.DrawFn) -> FaultTrace:
     return trace_of(*sorted(faults, key=lambda each: each.start), nodes="abcdefghij", days=20)
 
 
-@settings(max_examples=40)
+@settings(max_examples=40, deadline=None)
 @given(traces(), st.integers(0, 200), st.randoms(use_true_random=False), st.sampled_from(POLICIES))
 def test_shuffling_the_future_changes_no_decision(
     trace: FaultTrace, tenths: int, rng: random.Random, policy: ReplacePolicy
@@ -214,7 +232,7 @@ def test_shuffling_the_future_changes_no_decision(
     assert decided(trace) == decided(other)
 
 
-@settings(max_examples=40)
+@settings(max_examples=40, deadline=None)
 @given(traces(), st.randoms(use_true_random=False), st.sampled_from(POLICIES))
 def test_job_never_loses_more_time_than_there_is(
     trace: FaultTrace, rng: random.Random, policy: ReplacePolicy
