@@ -23,7 +23,6 @@ from incidentdesk.frontdoor.errors import FrontDoorError
 from recovery.signals import SignalKind, Source
 
 POINT_SECONDS = 30
-NO_CONTACT_SECONDS = 60.0  # production's: a new pod must not go its own way where the web process is slow
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,9 +188,7 @@ class _Ground:
         failure = ""
         try:
             if self._job is None:
-                self._name = submit(
-                    self._field, named("crash"), max_retry=100, no_contact_seconds=NO_CONTACT_SECONDS
-                )
+                self._name = submit(self._field, named("crash"), **one_recovery.PARAMETERS)
                 self._job = view.wait_training(self._field, self._field.namespace, self._name)
                 self._failures = 0
                 started = time.monotonic()

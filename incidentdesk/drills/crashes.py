@@ -27,7 +27,7 @@ LATEST_MOMENT_SECONDS = 1.5
 def random_moments(field: Field, *, seed: int = 1) -> dict[str, Any]:
     """Twenty seeded moments: after a failure, a process chosen by chance dies at a moment chosen by chance."""
     chance = random.Random(seed)
-    job_name = submit(field, named("random-moments"), max_retry=100)
+    job_name = submit(field, named("random-moments"), **one_recovery.PARAMETERS)
     job = view.wait_training(field, field.namespace, job_name)
     for n in range(LONG_MOMENTS):
         victim, delay = chance.choice(VICTIMS), chance.uniform(0, LATEST_MOMENT_SECONDS)

@@ -24,6 +24,9 @@ VICTIMS = (*DESK_SERVICES, REDIS)
 WORKERS = 3
 RECOVERY_SECONDS = 90
 BACK_SECONDS = 60
+#: Of the job. Production's wait for a first contact: a new pod must not go its own way where the web process,
+#: killed more than once, takes longer to come back than the short one.
+PARAMETERS = {"max_retry": 100, "no_contact_seconds": 60.0}
 START_LINE = "rendezvous complete"
 
 
