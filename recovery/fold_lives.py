@@ -8,11 +8,12 @@ from datetime import timedelta
 from recovery import causes, evidence, wording
 from recovery import phase_events as ev
 from recovery.draft import Draft
+from recovery.evidence import Role
 from recovery.failures import FAILURE_ROWS, move_failure, take_evidence, take_late
 from recovery.phases import MessagePhase, MessageType, Phase
 from recovery.placement import came_before, came_clearly_before
 from recovery.records import IncarnationView
-from recovery.signals import EndCause, Signal, SignalKind, Use, WorkerKey, whole_number
+from recovery.signals import EndCause, Signal, SignalKind, Source, Use, WorkerKey, whole_number
 
 
 def _enrolled(draft: Draft, signal: Signal) -> None:
@@ -104,6 +105,16 @@ def _is_really_gone(draft: Draft, signal: Signal, view: IncarnationView) -> bool
         return False  # it was alive when the attempt began, which was after this
     heard = view.last_seen_at
     bound = timedelta(seconds=max(uncertainty, signal.offset_uncertainty_seconds))
+    if signal.source is not Source.WATCH and any(
+        fact.worker == str(view.worker)
+        and fact.attempt == draft.job.attempt
+        and abs(fact.at - signal.seen_at) <= bound
+        for fact in draft.judged_facts()
+        if fact.role is not Role.CHECK
+    ):
+        return (
+            False  # its own agent told of this end: of the process. If the pod goes too, the watch will tell
+        )
     return heard is None or heard <= signal.seen_at + bound
 
 

@@ -217,6 +217,17 @@ class Cause(models.Model):
         return self.category
 
 
+class PolicyVersion(models.Model):
+    """A policy as decisions were made under it; ``version`` is the fingerprint of its values. Never changed."""
+
+    version = models.CharField(max_length=32, primary_key=True)
+    content = models.JSONField()
+    first_used_at = models.DateTimeField()
+
+    def __str__(self) -> str:
+        return self.version
+
+
 class Decision(models.Model):
     """One pass over a subject's inbox, with all that went in and came out. (subject, n) is dense."""
 
@@ -229,6 +240,10 @@ class Decision(models.Model):
     n = models.BigIntegerField()
     at = models.DateTimeField()
     policy_version = models.CharField(max_length=32)
+    # Its values, for replay; None for decisions made before they were kept.
+    policy = models.ForeignKey(
+        PolicyVersion, on_delete=models.PROTECT, related_name="decisions", null=True, blank=True
+    )
     rule = models.CharField(max_length=100)
     reason = models.TextField()
     state_before = models.JSONField()

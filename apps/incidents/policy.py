@@ -1,18 +1,24 @@
-"""The policy in force, from the settings."""
+"""The policy in force, from the settings, and the rows that keep what decisions were made under."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime
 
 from django.conf import settings
 
+from apps.incidents.models import PolicyVersion
 from recovery.decide import Mode, Policy
+from recovery.serialize import fingerprint, to_plain
 
-POLICY_VERSION = "1"
 _STRICTNESS = (Mode.OBSERVE, Mode.APPROVE, Mode.AUTO)
 
 
 def current_policy() -> Policy:
     """Waiting times and thresholds as set (settings.TIMINGS), as the core takes them."""
     times = settings.TIMINGS
-    return Policy(
-        version=POLICY_VERSION,
+    policy = Policy(
+        cause_hold_seconds=times["CAUSE_HOLD_SECONDS"],
         steady_seconds=times["STEADY_SECONDS"],
         steady_steps=int(times["STEADY_STEPS"]),
         enrol_barrier_seconds=times["ENROL_BARRIER_SECONDS"],
@@ -30,6 +36,16 @@ def current_policy() -> Policy:
         backoff_window_seconds=times["BACKOFF_WINDOW_SECONDS"],
         no_progress_restarts=int(times["NO_PROGRESS_RESTARTS"]),
     )
+    return replace(policy, version=fingerprint(policy))
+
+
+def as_stored(policy: Policy, now: datetime) -> tuple[Policy, PolicyVersion]:
+    """A policy under the version that its values have, and the row that keeps them."""
+    policy = replace(policy, version=fingerprint(policy))
+    row, _ = PolicyVersion.objects.get_or_create(
+        version=policy.version, defaults={"content": to_plain(policy), "first_used_at": now}
+    )
+    return policy, row
 
 
 def effective_mode(*, cluster_mode: str, job_mode: str) -> Mode:

@@ -11,6 +11,7 @@ from django.db.models import Q
 from apps.access.models import Cluster, Tenant
 from apps.nodes.models import Machine
 from recovery.phases import MessagePhase, Phase
+from recovery.signals import OnlyWitness
 
 _PHASES = [(p, p) for p in Phase]
 _PHASE_WORDS = [str(p) for p in Phase]
@@ -285,6 +286,8 @@ class FailureCount(models.Model):
     node_name = models.CharField(max_length=253, blank=True)
     cause = models.CharField(max_length=64)
     would = models.BooleanField(default=False)  # observed only: "would count"
+    # Who alone told of it, while its cause is open: it may still be one that never counts.
+    only_witness = models.CharField(max_length=16, choices=[(w, w) for w in OnlyWitness], blank=True)
     ended_in_reschedule = models.BooleanField(default=False)
     signal_uid = models.UUIDField(null=True, blank=True)
     incident_uid = models.UUIDField(null=True, blank=True)

@@ -30,6 +30,9 @@ TIMINGS: dict[str, Timing] = {
     "STOP_ACK_SECONDS": Timing(30, 15, 10, "bound for the acknowledgement of a stop, beyond its grace"),
     "STOP_GRACE_SECONDS": Timing(5, 5, 5, "from SIGTERM to SIGKILL when processes are stopped"),
     "CHECK_SECONDS": Timing(5, 5, 5, "budget of the quick checks, as waited for"),
+    "CAUSE_HOLD_SECONDS": Timing(
+        30, 10, 3, "a failure of which only a symptom is known may still be a preemption: no job ends over it"
+    ),
     "START_SECONDS": Timing(1800, 120, 60, "a started attempt must reach its first step"),
     "RESTART_PROCESS_DEADLINE_SECONDS": Timing(30, 30, 15, "every agent reports its new process"),
     "STOP_JOB_DEADLINE_SECONDS": Timing(300, 60, 30, "suspended and no pod running"),

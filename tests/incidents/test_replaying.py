@@ -6,9 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from apps.incidents.models import Decision
+from apps.incidents.models import Decision, PolicyVersion
 from apps.incidents.policy import current_policy
-from apps.incidents.services.replaying import differences, replay_after
+from apps.incidents.services.deciding import decide_subject
+from apps.incidents.services.replaying import differences, replay_after, stored_policy
+from recovery.serialize import fingerprint
 from recovery.signals import SignalKind
 from tests import factories
 from tests.factories import CLEAN, PlayedJob
@@ -27,9 +29,26 @@ def played() -> PlayedJob:
 
 
 def test_stored_decisions_come_out_again(played: PlayedJob) -> None:
-    count, different = replay_after(0, current_policy())
+    count, different = replay_after(0)
     assert count == played.subject.decision_n
     assert different == []
+
+
+def test_decision_is_replayed_under_the_policy_of_its_time(played: PlayedJob) -> None:
+    """The settings change: what was decided stays explained, and what they would do now can be asked."""
+    policy = replace(current_policy(), backoff_free_restarts=0, backoff_base_seconds=50.0)
+    before = Decision.objects.latest("n")
+    job = PlayedJob(factories.make_job(workers=2))
+    job.start_training()
+    job.kill(0)
+    decide_subject(subject_id=job.subject.pk, policy=policy)
+    job.everyone(SignalKind.ACK, "troubleshoot", {"checks": CLEAN, "stopped": {"seconds": 0.25}})
+    assert replay_after(0)[1] == []
+    under = Decision.objects.get(subject=job.subject, rule="message.error")
+    assert under.policy is not None
+    assert under.policy_version == under.policy.version == fingerprint(policy) != before.policy_version
+    assert stored_policy(under) == replace(policy, version=under.policy_version)
+    assert PolicyVersion.objects.count() == 2, "one row a policy, however many decisions"
 
 
 def test_other_policy_and_other_row_are_found(played: PlayedJob) -> None:
@@ -39,7 +58,7 @@ def test_other_policy_and_other_row_are_found(played: PlayedJob) -> None:
     last = Decision.objects.latest("n")
     last.outcome["rule"] = "another"
     last.save(update_fields=["outcome"])
-    _, different = replay_after(last.pk - 1, current_policy())
+    _, different = replay_after(last.pk - 1)
     assert [(each.n, len(each.places)) for each in different] == [(last.n, 1)]
     assert "outcome.rule was 'another'" in str(different[0])
 

@@ -15,7 +15,7 @@ from recovery import phase_events as ev
 from recovery.decide import Mode
 from recovery.lifecycle import ActionKind
 from recovery.phases import Phase, step
-from recovery.signals import EndCause, Signal, SignalKind, Source
+from recovery.signals import EndCause, Signal, SignalKind, Source, Use
 from tests.recovery.desk import SHORT, Desk
 from tests.recovery.jobs import W, running
 from tests.recovery.test_decide import started
@@ -425,3 +425,18 @@ def test_late_message_belongs_to_the_attempt_of_its_sequence() -> None:
     decision = desk.decide()
     assert [entry.attempt for entry in decision.timeline if entry.kind == "evidence"] == [1]
     assert decision.uses[0].signal == late.id
+
+
+def test_hook_that_tells_a_process_end_as_its_pods_end_moves_nothing() -> None:
+    """The agent has told of it and lives; nothing was heard of it since, so its silence proves nothing."""
+    desk = started()
+    desk.now += timedelta(seconds=60)
+    at = desk.now
+    desk.kill(0)
+    desk.decide()
+    told = desk.end_pod(0, EndCause.CRASHED, source=Source.HOOK, seen_at=at, offset_uncertainty_seconds=1.0)
+    desk.decide()
+    assert desk.log[-1].use_of(told) is Use.LATE
+    assert desk.job.phase is Phase.TROUBLESHOOTING
+    desk.recover()
+    assert desk.retries == "1:1:1"

@@ -15,7 +15,7 @@ from psycopg.errors import LockNotAvailable
 from apps import crash_points
 from apps.access.clock import database_now
 from apps.incidents.models import InboxEntry, Signal, Subject
-from apps.incidents.policy import current_policy
+from apps.incidents.policy import as_stored, current_policy
 from apps.incidents.services.outcome import store_decision
 from apps.incidents.services.signals import NewSignal, record_signals
 from apps.incidents.services.state import load_inbox, load_state
@@ -133,8 +133,11 @@ def _decide_held(held: Subject, policy: Policy) -> None:
         return
     inbox = load_inbox(rows)
     state = load_state(held, inbox, now=now)
+    policy, policy_row = as_stored(policy, now)
     decision = decide(state, inbox, now, policy)
-    due = store_decision(held, state, inbox, decision, now=now, seconds=time.perf_counter() - started)
+    due = store_decision(
+        held, state, inbox, decision, policy_row, now=now, seconds=time.perf_counter() - started
+    )
     if any(change.state is ActionState.DONE for change in decision.action_changes):
         crash_points.reach("action_seen")
     crash_points.reach("decision_before_commit")

@@ -11,7 +11,7 @@ from typing import Any
 
 from django.conf import settings
 from django.db import transaction
-from django.db.models import Case, PositiveIntegerField, Value, When
+from django.db.models import Case, DateTimeField, PositiveIntegerField, Q, Value, When
 from django.db.models.functions import Coalesce
 
 from apps.incidents.models import (
@@ -21,6 +21,7 @@ from apps.incidents.models import (
     InboxEntry,
     Incident,
     Notice,
+    PolicyVersion,
     Signal,
     Subject,
     TimelineEvent,
@@ -75,6 +76,7 @@ def store_decision(
     state: core.SubjectState,
     inbox: tuple[CoreSignal, ...],
     decision: core.Decision,
+    policy: PolicyVersion,
     *,
     now: datetime,
     seconds: float,
@@ -83,15 +85,17 @@ def store_decision(
 
     Args:
         held: The locked subject.
+        policy: The row that keeps the values under which it was decided.
         seconds: What reading and deciding took, for the figure on the page.
     Returns:
         Row ids of the actions that are ready to be claimed now.
     """
     incident = _store_incident(held, decision, now)
+    told_in = incident or _incident_of_counts(held, decision)
     if held.job is not None and decision.job is not None:
         _store_job(held.job, state, inbox, decision, incident, now)
-    if incident is not None:
-        _store_timeline(incident, decision, inbox, now)
+    if told_in is not None:
+        _store_timeline(told_in, decision, inbox, now)
     due = _store_actions(held, incident, decision, now)
     _store_uses(held, decision, inbox)
     Decision.objects.create(
@@ -101,6 +105,7 @@ def store_decision(
         n=decision.n,
         at=now,
         policy_version=decision.policy_version,
+        policy=policy,
         rule=decision.rule[:100],
         reason=decision.reason,
         state_before=to_plain(state),
@@ -180,6 +185,8 @@ def _store_incident(held: Subject, decision: core.Decision, now: datetime) -> In
         incident.tries = {**incident.tries, str(kind): incident.tries.get(str(kind), 0) + 1}
     incident.title = incident.title[:300]
     incident.save()
+    for so_far, category, text in change.renamed_causes:
+        _rename_cause(incident, so_far, category, text[:1000], now)
     for category, text in change.causes:
         cause, is_new = Cause.objects.get_or_create(
             incident=incident,
@@ -200,6 +207,26 @@ def _store_incident(held: Subject, decision: core.Decision, now: datetime) -> In
                 delivered_at=now,
             )
     return incident
+
+
+def _rename_cause(incident: Incident, so_far: str, category: str, text: str, now: datetime) -> None:
+    """A cause is known by another name now: its row goes on under that, or joins the one that is there."""
+    old = Cause.objects.filter(incident=incident, category=so_far).first()
+    if old is None or so_far == category:
+        return
+    present = Cause.objects.filter(incident=incident, category=category).first()
+    if present is not None:
+        old.delete()
+        return
+    old.category, old.text, old.last_seen_at = category, text, now
+    old.save(update_fields=["category", "text", "last_seen_at"])
+
+
+def _incident_of_counts(held: Subject, decision: core.Decision) -> Incident | None:
+    """The incident, closed since, of a count about which something became known."""
+    attempts = [change.attempt for change in decision.count_changes]
+    counts = FailureCount.objects.filter(job=held.job, attempt__in=attempts, incident_uid__isnull=False)
+    return Incident.objects.filter(uid__in=counts.values("incident_uid")).first() if attempts else None
 
 
 def _store_timeline(
@@ -343,6 +370,7 @@ def _store_job(
     _store_attempts(job, before, after, decision, inbox, incident, workers, now)
     _store_remedy(job, state, decision, after)
     _store_counts(job, decision, incident, workers, now)
+    _change_counts(job, decision)
     _store_phase_columns(job, before, after, decision, inbox, now)
     _store_workers(before, after, workers, inbox)
     _store_orders(job, decision, now)
@@ -376,8 +404,10 @@ def _store_phase_columns(
         elif signal.kind is SignalKind.CAPACITY_BACK and job.waiting_since_at is not None:
             job.waiting_seconds += max(0.0, (signal.seen_at - job.waiting_since_at).total_seconds())
             job.waiting_since_at = None
-        elif signal.kind is SignalKind.INCARNATION_ENDED and signal.data.get("cause") == EndCause.PREEMPTED:
-            job.preempted_count += 1
+    if any(signal.data.get("cause") == EndCause.PREEMPTED for signal in inbox):
+        job.preempted_count = Incarnation.objects.filter(
+            worker__job=job, end_cause=EndCause.PREEMPTED
+        ).count()
     job.phase = after.phase
     job.phase_reason = after.reason
     job.run = after.run
@@ -550,10 +580,28 @@ def _store_counts(
             node_name=worker.incarnation.node_name if worker.incarnation else "",
             cause=count.cause[:64],
             would=count.would,
+            only_witness=count.witness or "",
             signal_uid=_signal_uid(count.signal),
             incident_uid=incident.uid if incident else None,
             at=now,
         )
+
+
+def _change_counts(job: Job, decision: core.Decision) -> None:
+    """What became known of earlier counts: another word for the cause, or that they never were any."""
+    for change in decision.count_changes:
+        rows = FailureCount.objects.filter(job=job, attempt=change.attempt)
+        if change.taken_back:
+            incidents = list(rows.values_list("incident_uid", flat=True))
+            rows.delete()
+            for uid in incidents:
+                is_left = FailureCount.objects.filter(job=job, incident_uid=uid, would=False).exists()
+                used = decision.job.recover_count if is_left and decision.job is not None else None
+                Incident.objects.filter(uid=uid).update(failures_used=used)
+        else:
+            rows.update(only_witness="", **({"cause": change.cause[:64]} if change.cause else {}))
+        attempt = {"end_cause": change.end_cause[:64]} | ({"is_counted": False} if change.taken_back else {})
+        Attempt.objects.filter(job=job, n=change.attempt).update(**attempt)
 
 
 def _signal_uid(signal_id: int) -> uuid.UUID | None:
@@ -562,10 +610,13 @@ def _signal_uid(signal_id: int) -> uuid.UUID | None:
 
 def _store_incarnation_ends(decision: core.Decision, now: datetime) -> None:
     for row_id, cause in decision.ended_incarnations:
-        Incarnation.objects.filter(pk=row_id, ended_at__isnull=True).update(
-            ended_at=now,
+        is_ordered = cause in (EndCause.ORDERED, EndCause.EVICTED_BY_DESK)
+        Incarnation.objects.filter(pk=row_id).filter(
+            Q(ended_at__isnull=True) | Q(end_cause=EndCause.REPLACED)
+        ).update(
+            ended_at=Coalesce("ended_at", Value(now), output_field=DateTimeField()),
             end_cause=cause,
-            is_end_ordered=cause in (EndCause.ORDERED, EndCause.EVICTED_BY_DESK),
+            is_end_ordered=is_ordered,
         )
 
 

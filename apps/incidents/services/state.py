@@ -23,8 +23,8 @@ from recovery.lifecycle import (
     WaitingFor,
 )
 from recovery.phases import JobState, MessagePhase, MessageType, Phase, WorkerState
+from recovery.signals import OnlyWitness, SignalKind, Source, SubjectKind, WorkerKey, whole_number
 from recovery.signals import Signal as CoreSignal
-from recovery.signals import SignalKind, Source, SubjectKind, WorkerKey
 
 PAST_ATTEMPTS = 20
 NEWEST_CHECKPOINTS = 3
@@ -79,10 +79,11 @@ def load_state(held: Subject, inbox: tuple[CoreSignal, ...], *, now: datetime) -
         )
     workers = list(job.workers.all())
     incarnations = _incarnations(workers, inbox)
+    past_attempts = _past_attempts(job)
     return core.SubjectState(
         subject=subject,
         decision_n=held.decision_n + 1,
-        job=job_state(job, workers),
+        job=job_state(job, workers, is_cause_open=_is_cause_open(job, past_attempts)),
         attempt=_attempt(job, incarnations),
         incarnations=incarnations,
         order=_order(job, workers),
@@ -98,7 +99,7 @@ def load_state(held: Subject, inbox: tuple[CoreSignal, ...], *, now: datetime) -
         ),
         incident=_incident(incident),
         actions=_actions(incident),
-        past_attempts=_past_attempts(job),
+        past_attempts=past_attempts,
         world=_world(held, now),
         world_running_at=job.world_running_at,
         suspended=job.is_suspended,
@@ -118,8 +119,14 @@ def present_incident(held: Subject) -> Incident | None:
     )
 
 
-def job_state(job: Job, workers: list[Worker]) -> JobState:
-    """The phase machine's state from its columns."""
+def _is_cause_open(job: Job, past: tuple[core.PastAttempt, ...]) -> bool:
+    """Whether the attempt that ended last was counted and why it ended is open."""
+    last = past[-1] if past and job.phase in (Phase.RESTARTING, Phase.TROUBLESHOOTING) else None
+    return last is not None and last.n == job.attempt and last.counted and last.witness is not None
+
+
+def job_state(job: Job, workers: list[Worker], *, is_cause_open: bool = False) -> JobState:
+    """The phase machine's state from its columns, and whether the cause of the last failure is open."""
     return JobState(
         phase=Phase(job.phase),
         workers=tuple(
@@ -135,6 +142,7 @@ def job_state(job: Job, workers: list[Worker]) -> JobState:
         reason=job.phase_reason,
         protection_due=job.is_protection_due,
         quit_due=job.is_quit_due,
+        cause_open=is_cause_open,
     )
 
 
@@ -159,8 +167,16 @@ def _incarnations(workers: list[Worker], inbox: tuple[CoreSignal, ...]) -> tuple
     """Present incarnations, and the ended ones that the inbox speaks of; by row id."""
     current = {row.incarnation_id for row in workers if row.incarnation_id}
     spoken_of = {signal.incarnation for signal in inbox if signal.incarnation}
+    spoken_of |= {life for signal in inbox if (life := whole_number(signal.data.get("replaces"))) is not None}
+    pods = {
+        str(signal.data.get("pod_uid"))
+        for signal in inbox
+        if signal.kind is SignalKind.INCARNATION_ENDED and signal.incarnation is None
+    }
     keys = {row.pk: WorkerKey(row.role, row.index) for row in workers}
-    rows = Incarnation.objects.filter(pk__in=current | spoken_of, worker__in=workers).order_by("id")
+    rows = Incarnation.objects.filter(
+        Q(pk__in=current | spoken_of) | Q(pod_uid__in=pods), worker__in=workers
+    ).order_by("id")
     return tuple(
         core.IncarnationView(
             id=row.pk,
@@ -291,6 +307,10 @@ def _past_attempts(job: Job) -> tuple[core.PastAttempt, ...]:
                 node=count.node_name if count else "",
                 last_step=row.last_step,
                 resumed_from_step=row.resumed_from_step,
+                run=row.run,
+                sequence=row.sequence,
+                would=count.would if count else False,
+                witness=OnlyWitness(count.only_witness) if count and count.only_witness else None,
             )
         )
     return tuple(past)
