@@ -220,11 +220,17 @@ CELERY_BEAT_SCHEDULE = {
 
 TIMINGS = timings.load()
 DEFAULT_MAX_RETRY = 10
+# Labels of nodes that say what fails together, the first one that is there. Pool and rack are read by the watch.
+GUARD_LABELS = {
+    "power_unit": ("incidentdesk.io/power-unit",),
+    "switch": ("incidentdesk.io/switch", "topology.kubernetes.io/switch"),
+}
 KUBECONFIG = env.text("INCIDENTDESK_KUBECONFIG")
 SIM_ENDPOINT = env.text("INCIDENTDESK_SIM_ENDPOINT")
 PUBLIC_URL = env.text("INCIDENTDESK_PUBLIC_URL")
 LOG_LINK_TEMPLATE = env.text("INCIDENTDESK_LOG_LINK")
 GPU_PRICES = env.text("INCIDENTDESK_GPU_PRICES")  # JSON by GPU type; none given, no money is shown
+RULES_FILE = env.text("INCIDENTDESK_RULES")  # the operator's own rules over the built-in ones, a TOML file
 TIMELINE_LOG = env.text(
     "INCIDENTDESK_TIMELINE_LOG"
 )  # a file, or "-" for standard output: timeline as JSON lines
