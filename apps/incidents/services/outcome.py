@@ -592,7 +592,7 @@ def _change_counts(job: Job, decision: core.Decision) -> None:
     for change in decision.count_changes:
         rows = FailureCount.objects.filter(job=job, attempt=change.attempt)
         if change.taken_back:
-            incidents = list(rows.values_list("incident_uid", flat=True))
+            incidents = [uid for uid in rows.values_list("incident_uid", flat=True) if uid is not None]
             rows.delete()
             for uid in incidents:
                 is_left = FailureCount.objects.filter(job=job, incident_uid=uid, would=False).exists()
