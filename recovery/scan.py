@@ -113,5 +113,7 @@ def _try(
         known = hits.get(n)
         if known is not None and (len(known) >= MAX_LINES_OF_HIT or known[-1] is line):
             continue
-        if rule.patterns[m].matches(joined, begin, end):
+        if rule.patterns[m].matches(joined, begin, end) and not any(
+            exception.matches(joined, begin, end) for exception in rule.exceptions
+        ):
             hits.setdefault(n, []).append(line)

@@ -34,15 +34,27 @@ def rules_with(path: Path) -> RuleSet:
 
 
 @cache
+def _loaded() -> tuple[RuleSet, str]:
+    path = settings.RULES_FILE
+    if not path:
+        return builtin_rules(), ""
+    try:
+        return rules_with(Path(path)), ""
+    except RuleFileError as error:
+        logger.error("rules.refused", extra={"file": path, "detail": str(error)})
+        return builtin_rules(), str(error)
+
+
 def current_rules() -> RuleSet:
     """The rules of this process, read once. A wrong file of the operator's is told; the built-in rules hold."""
-    path = getattr(settings, "RULES_FILE", "")
-    if not path:
-        return builtin_rules()
-    try:
-        return rules_with(Path(path))
-    except RuleFileError as error:
-        logger.error(
-            "rules.refused", extra={"file": path, "detail": str(error), "what_to_do": "mend it and restart"}
-        )
-        return builtin_rules()
+    return _loaded()[0]
+
+
+def refusal() -> str:
+    """What is wrong with the operator's rule file, "" when nothing is. Mend the file and restart the processes."""
+    return _loaded()[1]
+
+
+def forget() -> None:
+    """Read the rules again at the next use, as a new process does."""
+    _loaded.cache_clear()

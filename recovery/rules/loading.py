@@ -25,7 +25,7 @@ MAX_SPECIFICITY = 100
 _ID = re.compile(r"[a-z0-9][a-z0-9_.-]{1,60}")
 _CONDITION = re.compile(r"([a-z][a-z0-9_.:-]*) +(!=|<=|>=|=|<|>|in) +(.+)")
 _FIELDS = frozenset(
-    {"id", "match", "in", "if", "unless", "class", "specificity", "mark", "category", "remedy", "blame", "reason",
+    {"id", "match", "except", "in", "if", "unless", "class", "specificity", "mark", "category", "remedy", "blame", "reason",
      "source", "examples", "counter_examples", "exit", "context", "when", "tags", "refine"}
 )  # fmt: skip
 _WHEN_FIELDS = frozenset({"if", "category", "remedy", "blame", "reason"})
@@ -80,6 +80,7 @@ def load_rules(files: Iterable[tuple[str, str]], *, base: RuleSet | None = None)
     own: dict[str, str] = {}
     digest = hashlib.sha256((base.digest if base else "").encode())
     parsed = []
+    order = max((rule.order for rule in base.rules), default=0) if base else 0
     for name, content in files:
         digest.update(content.encode("utf-8", "replace"))
         document = _document(name, content, problems)
@@ -97,9 +98,10 @@ def load_rules(files: Iterable[tuple[str, str]], *, base: RuleSet | None = None)
             rules.pop(rule_id, None)
         for n, table in enumerate(document.get("rule", [])):
             line = lines[n] if n < len(lines) else 0
+            order += 1
             rule_id = str(table.get("id", "")) if isinstance(table, Mapping) else ""
             try:
-                rule = _rule(table, name, line, 1000 + len(rules) + n, contexts, exits)
+                rule = _rule(table, name, line, order, contexts, exits)
             except _Wrong as wrong:
                 problems.append(Problem(name, line, rule_id, wrong.field, wrong.detail))
                 continue
@@ -205,6 +207,7 @@ def _rule(
         remedy=None if is_mark else Remedy(_word(table, "remedy", list(Remedy))),
         blame=None if is_mark else Blame(_word(table, "blame", list(Blame))),
         patterns=patterns,
+        exceptions=tuple(_pattern(text, f"except[{n}]") for n, text in enumerate(_list(table, "except"))),
         origins=frozenset(Origin(_among(text, "in", list(Origin))) for text in _list(table, "in"))
         or frozenset(Origin),
         conditions=conditions,

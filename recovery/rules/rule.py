@@ -130,6 +130,7 @@ class Rule:
     remedy: Remedy | None = None
     blame: Blame | None = None
     patterns: tuple[Pattern, ...] = ()
+    exceptions: tuple[Pattern, ...] = ()  # a line that also matches one of these is no hit
     origins: frozenset[Origin] = frozenset(Origin)
     conditions: tuple[Condition, ...] = ()
     unless: tuple[Condition, ...] = ()

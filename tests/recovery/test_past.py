@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+from dataclasses import fields
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from recovery.past import History, read_recurrence
+
+
+def claims(sentence: str) -> set[str]:
+    history = read_recurrence(sentence)
+    return {
+        field.name
+        for field in fields(History)
+        if field.name not in {"told", "count"} and getattr(history, field.name)
+    }
+
+
+@pytest.mark.parametrize(
+    ("sentence", "expected", "count"),
+    [
+        ("", set(), 0),
+        ("first time", {"first_time"}, 1),
+        ("never seen before on this machine", {"first_time", "same_node"}, 1),
+        ("2nd time", set(), 2),
+        ("three of three runs", {"every"}, 3),
+        ("every start on every node", {"every", "all_nodes"}, 0),
+        ("same step in both attempts, on two instances", {"every", "same_point", "other_nodes"}, 2),
+        ("5 different jobs failed on this node", {"same_node", "other_jobs"}, 5),
+        ("27 failures on this node, none elsewhere", {"same_node", "only_here"}, 27),
+        (
+            "each pod placed on this node, none elsewhere",
+            {"every", "same_node", "other_jobs", "only_here"},
+            0,
+        ),
+        ("same GPU: 4th event today", {"same_device"}, 4),
+        ("3 times; other nodes are fine", {"fine_elsewhere"}, 3),
+        ("4th time, always when trn-node-12 takes part", {"every", "same_node"}, 4),
+        ("at different steps each time", {"changing_point"}, 0),
+        ("same SeqNum 19 on 3 attempts", {"same_point", "same_sequence"}, 3),
+    ],
+    ids=lambda value: value if isinstance(value, str) else None,
+)
+def test_claims_of_a_sentence(sentence: str, expected: set[str], count: int) -> None:
+    assert (claims(sentence), read_recurrence(sentence).count) == (expected, count)
+
+
+def test_what_works_elsewhere_is_no_repetition_there() -> None:
+    assert "other_nodes" not in claims("it failed twice, those jobs run clean on other machines")
+
+
+@given(st.text(max_size=3000))
+def test_any_sentence_is_read(sentence: str) -> None:
+    assert read_recurrence(sentence).count >= 0
