@@ -246,11 +246,11 @@ def _percent(share: float) -> str:
 
 
 def _window(seconds: float) -> str:
-    return {60: "minute", 3600: "hour"}.get(seconds, f"{seconds:g} s")
+    return {60.0: "minute", 3600.0: "hour"}.get(seconds, f"{seconds:g} s")
 
 
 def _per(seconds: float) -> str:
-    return {60: "a minute", 3600: "an hour"}.get(seconds, f"in {seconds:g} s")
+    return {60.0: "a minute", 3600.0: "an hour"}.get(seconds, f"in {seconds:g} s")
 
 
 def retry_at(frees: datetime | None, now: datetime, *, jitter: float, look_seconds: float = 60.0) -> datetime:

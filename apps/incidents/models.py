@@ -13,6 +13,7 @@ from django.db.models import Q
 from django.db.models.expressions import RawSQL
 
 from apps.access.models import Cluster, Tenant, User
+from apps.incidents.guard_models import GuardCounter, GuardedMachine, GuardLimit, GuardUse  # noqa: F401 - tables
 from apps.jobs.models import Job
 from apps.nodes.models import Machine
 from recovery.lifecycle import (

@@ -10,7 +10,11 @@ from incidentdesk.drills.field import DrillFailed, running_stack
 from incidentdesk.frontdoor.errors import FrontDoorError
 from incidentdesk.frontdoor.places import CHECKOUT, remove_state
 
-DESCRIPTIONS = {"restart": "from SIGKILL of a rank to all ranks stepping again, beside a cold start"}
+DESCRIPTIONS = {
+    "restart": "from SIGKILL of a rank to all ranks stepping again, beside a cold start",
+    "guards": "a reservation in every guard, as a share of a decision, with 10,000 nodes",
+    "storm": "1,000 jobs die in one second: the admission queue, backoff with full jitter, all at once",
+}
 MAX_LOAD = 1.0
 # A bench restarts one job many times: the backoff between restarts is not what it measures.
 BENCH_ENV = {"INCIDENTDESK_BACKOFF_FREE_RESTARTS": "1000", "INCIDENTDESK_NO_PROGRESS_RESTARTS": "1000"}
@@ -21,11 +25,16 @@ def main(words: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="./desk bench", description="Measured figures.")
     parser.add_argument("name", nargs="?", choices=DESCRIPTIONS)
     parser.add_argument("--pairs", type=int, default=10, help="pairs of cold start and restart (default 10)")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the storm (default 1)")
     options = parser.parse_args(words)
     if options.name is None:
         for name, sentence in DESCRIPTIONS.items():
             print(f"  {name:<12} {sentence}")
         return 2
+    if options.name == "storm":
+        from incidentdesk.bench import storm
+
+        return storm.measure(seed=options.seed)  # it is played, not timed: load does not matter
     load = os.getloadavg()[0]
     print(f"load over the last minute: {load:.2f}, {os.cpu_count()} processors")
     if load > MAX_LOAD:

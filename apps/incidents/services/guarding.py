@@ -1,0 +1,543 @@
+"""Reserve in guards, release, set limits, recount (DESIGN rule 3: limits across subjects).
+
+A reservation is part of the transaction that writes the action: both are there, or none. Machines are locked first,
+then counters, each in the order of their keys, so that no two reservations wait for each other.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.conf import settings
+from django.db import connection, transaction
+from django.db.models import F
+
+from apps.access.models import Cluster
+from apps.incidents.guard_models import GuardCounter, GuardedMachine, GuardLimit, GuardUse
+from apps.jobs.models import Pod
+from apps.nodes.models import Machine
+from recovery import guards
+from recovery.guards import KEPT_SLOTS, Dimension, Limit, Measure
+from recovery.lifecycle import ActionKind
+from recovery.records import Mode
+
+_log = logging.getLogger(__name__)
+
+#: The group of a whole cluster.
+WHOLE = "*"
+KEEP_USES = timedelta(days=1)  # beyond the longest window, for whoever asks what used a guard
+
+
+@dataclass(frozen=True, slots=True)
+class Want:
+    """One action to be reserved. ``holder`` names what it is for; ``machine`` is what it takes out of service."""
+
+    kind: ActionKind
+    holder: str
+    tenant: str
+    machine: Machine | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a want was refused: the first guard that was full. ``frees_at`` is None when only a release helps."""
+
+    guard: str
+    numbers: str
+    frees_at: datetime | None
+
+    def __str__(self) -> str:
+        return guards.held_by(self.guard, self.numbers)
+
+
+@dataclass(frozen=True, slots=True)
+class Drift:
+    """A counter that a recount corrected."""
+
+    guard: str
+    group: str
+    counted: int
+    found: int
+
+    def __str__(self) -> str:
+        return f"guard {self.guard} of {self.group} counted {self.counted}, there are {self.found}"
+
+
+# Reservations.
+
+# One statement locks the counters of a want in order, looks at all of them, and counts it in each if none is full.
+# `matching` is how many limits ask for a counter: one that is missing must not be one that does not guard.
+_TAKE = """
+WITH wanted AS (
+    SELECT count(*) FILTER (
+        WHERE is_enabled AND %(kind)s = ANY(actions) AND NOT actions && %(counted)s::varchar[]
+            AND dimension = ANY(%(dimensions)s)
+    ) AS matching, count(*) AS total
+    FROM incidents_guardlimit WHERE cluster_id = %(cluster)s
+), held AS MATERIALIZED (
+    SELECT id, limit_id, "group", members, cap, used, slot_seconds, slots, newest_slot
+    FROM incidents_guardcounter
+    WHERE cluster_id = %(cluster)s AND ({groups})
+        AND %(kind)s = ANY(actions) AND NOT actions && %(counted)s::varchar[]
+    ORDER BY id FOR NO KEY UPDATE
+), placed AS (
+    SELECT *, CASE WHEN slot_seconds IS NULL THEN newest_slot
+        ELSE greatest(newest_slot, floor(%(epoch)s / slot_seconds)::bigint) END AS slot
+    FROM held
+), judged AS (
+    SELECT *, CASE WHEN slot_seconds IS NULL THEN used ELSE (
+        SELECT coalesce(sum(n), 0) FROM unnest(slots) WITH ORDINALITY AS ring(n, place)
+        WHERE newest_slot - (newest_slot - place + 1) %% {kept} > slot - {kept}
+    ) END AS live
+    FROM placed
+), verdict AS (
+    SELECT count(*) = (SELECT matching FROM wanted) AND coalesce(bool_and(live < cap), true) AS is_free,
+        count(*) AS n
+    FROM judged
+), taken AS (
+    UPDATE incidents_guardcounter AS c SET
+        used = j.live + 1,
+        newest_slot = j.slot,
+        slots = CASE WHEN j.slot_seconds IS NULL THEN j.slots ELSE ARRAY(
+            SELECT CASE WHEN j.newest_slot - (j.newest_slot - place + 1) %% {kept} > j.slot - {kept}
+                THEN n ELSE 0 END + CASE WHEN place - 1 = j.slot %% {kept} THEN 1 ELSE 0 END
+            FROM unnest(j.slots) WITH ORDINALITY AS ring(n, place) ORDER BY place
+        ) END
+    FROM judged AS j WHERE c.id = j.id AND j.live < j.cap AND (SELECT is_free FROM verdict)
+), noted AS (
+    INSERT INTO incidents_guarduse (cluster_id, kind, holder, groups, at)
+    SELECT %(cluster)s, %(kind)s, %(holder)s, %(groups)s::jsonb, %(now)s
+    FROM verdict WHERE is_free AND n > 0
+)
+SELECT verdict.is_free, wanted.matching, wanted.total, judged.id, limit_id, "group", members, cap, live,
+    slot_seconds, slots, newest_slot
+FROM verdict CROSS JOIN wanted LEFT JOIN judged ON true ORDER BY judged.id
+"""
+
+_GIVE_BACK = """
+WITH held AS MATERIALIZED (
+    SELECT id FROM incidents_guardcounter
+    WHERE cluster_id = %(cluster)s AND ({groups}) AND slot_seconds IS NULL
+        AND %(kind)s = ANY(actions) AND NOT actions && %(counted)s::varchar[]
+    ORDER BY id FOR NO KEY UPDATE
+)
+UPDATE incidents_guardcounter AS c SET used = greatest(c.used - 1, 0) FROM held WHERE c.id = held.id
+"""
+
+
+_LOCK = """
+SELECT id FROM incidents_guardcounter
+WHERE cluster_id = %(cluster)s AND ({groups}) AND actions && %(kinds)s::varchar[]
+ORDER BY id FOR NO KEY UPDATE
+"""
+
+
+def reserve(*, cluster: Cluster, wants: Sequence[Want], now: datetime) -> tuple[Refusal | None, ...]:
+    """Reserve each want in every guard that counts it, or in none. Part of the caller's transaction.
+
+    A machine that is counted already is not counted again, whoever holds it. The same want twice is one.
+
+    Returns:
+        None for a want that was reserved, else why not; in the order of ``wants``.
+    """
+    assert connection.in_atomic_block, "a reservation is part of the transaction that writes its action"
+    machines = _locked_machines(cluster, wants)
+    if len(wants) > 1:
+        _lock_counters(cluster, wants)
+    return tuple(
+        _reserve(cluster, want, machines.get(want.machine.pk) if want.machine else None, now)
+        for want in wants
+    )
+
+
+def release(*, machine: Machine, holder: str) -> bool:
+    """Give back what a holder took. Never refused, whatever the limits are; the second time changes nothing.
+
+    The machine counts until its last holder has released it. Returns whether there was something to give back.
+    """
+    with transaction.atomic():
+        row = GuardedMachine.objects.select_for_update(no_key=True).filter(pk=machine.pk).first()
+        if row is None or holder not in row.holders:
+            return False
+        kind = row.holders.pop(holder)
+        if not row.holders:
+            row.since_at = None
+        row.save(update_fields=["holders", "since_at"])
+        if kind not in row.holders.values():
+            where, values = _where_groups(row.groups.items())
+            values |= {
+                "cluster": row.cluster_id,
+                "kind": kind,
+                "counted": sorted(set(row.holders.values())),
+            }
+            with connection.cursor() as cursor:
+                cursor.execute(_GIVE_BACK.format(groups=where), values)
+    return True
+
+
+def groups_of(*, tenant: str, machine: Machine | None) -> dict[str, str]:
+    """The groups that count an action: its cluster and tenant, and those of the machine that it takes.
+
+    A machine without a label for a dimension is in no group of it.
+    """
+    groups = {Dimension.CLUSTER: WHOLE, Dimension.TENANT: tenant}
+    if machine is not None:
+        groups |= machine_groups(machine)
+    return {str(dimension): group[:100] for dimension, group in groups.items() if group}
+
+
+def machine_groups(machine: Machine) -> dict[Dimension, str]:
+    """The groups that a machine is a member of, by its pool, rack and the labels that the settings name."""
+    groups = {Dimension.CLUSTER: WHOLE, Dimension.POOL: machine.pool, Dimension.RACK: machine.rack}
+    for dimension, keys in settings.GUARD_LABELS.items():
+        groups[Dimension(dimension)] = next(
+            (str(machine.labels[key]) for key in keys if machine.labels.get(key)), ""
+        )
+    return {dimension: group[:100] for dimension, group in groups.items() if group}
+
+
+def _reserve(cluster: Cluster, want: Want, row: GuardedMachine | None, now: datetime) -> Refusal | None:
+    if want.kind not in guards.GUARDED_KINDS:
+        return None
+    if row is not None and want.holder in row.holders:
+        return None
+    is_out = row is not None and bool(row.holders)
+    groups = row.groups if row is not None and is_out else groups_of(tenant=want.tenant, machine=want.machine)
+    counted = sorted(set(row.holders.values())) if row is not None else []
+    refusal = _take(cluster, want, groups, counted, now)
+    if refusal is None and row is not None:
+        if not is_out:
+            row.groups, row.since_at = groups, now
+        row.holders[want.holder] = str(want.kind)
+        row.save(update_fields=["groups", "holders", "since_at"])
+    return refusal
+
+
+def _take(
+    cluster: Cluster, want: Want, groups: Mapping[str, str], counted: Sequence[str], now: datetime
+) -> Refusal | None:
+    where, values = _where_groups(groups.items())
+    values |= {
+        "cluster": cluster.pk,
+        "kind": str(want.kind),
+        "counted": list(counted),
+        "dimensions": sorted(groups),
+        "epoch": now.timestamp(),
+        "now": now,
+        "holder": want.holder[:200],
+        "groups": json.dumps(groups),
+    }
+    statement = _TAKE.format(groups=where, kept=KEPT_SLOTS)
+    for _ in range(2):
+        with connection.cursor() as cursor:
+            cursor.execute(statement, values)
+            rows = cursor.fetchall()
+        is_free, matching, total = rows[0][:3]
+        if is_free and total:
+            return None
+        seen = [row for row in rows if row[3] is not None]
+        if total and len(seen) == matching:
+            return _refused(cluster, seen, now)
+        _add_missing(cluster, groups, now)
+    raise AssertionError(
+        f"{cluster} has {matching} limits for {want.kind} in {groups} and {len(seen)} counters"
+    )
+
+
+def _refused(cluster: Cluster, rows: Sequence[Sequence[Any]], now: datetime) -> Refusal:
+    """The first full counter's numbers, in words; every full one has refused."""
+    full = [row for row in rows if row[8] >= row[7]]
+    GuardCounter.objects.filter(pk__in=[row[3] for row in full]).update(
+        refusals=F("refusals") + 1, refused_at=now
+    )
+    _, _, _, _, limit_id, group, members, cap, live, slot_seconds, slots, newest = full[0]
+    limit = GuardLimit.objects.get(pk=limit_id).as_limit()
+    frees_at = None if slot_seconds is None else guards.frees_at(limit, cap, slots, newest, now)
+    numbers = guards.refusal(limit, group, used=live, members=members, cluster=cluster.slug)
+    return Refusal(limit.name, numbers, frees_at)
+
+
+def _locked_machines(cluster: Cluster, wants: Sequence[Want]) -> dict[int, GuardedMachine]:
+    """Rows of the machines that are to be taken, locked in order; made where there is none yet."""
+    ids = sorted({want.machine.pk for want in wants if want.machine is not None})
+    if not ids:
+        return {}
+    GuardedMachine.objects.bulk_create(
+        [GuardedMachine(machine_id=machine_id, cluster=cluster) for machine_id in ids], ignore_conflicts=True
+    )
+    rows = GuardedMachine.objects.select_for_update(no_key=True).filter(pk__in=ids).order_by("pk")
+    return {row.pk: row for row in rows}
+
+
+def _lock_counters(cluster: Cluster, wants: Sequence[Want]) -> None:
+    """All counters of all wants, in order, before the first is changed."""
+    groups = {item for want in wants for item in groups_of(tenant=want.tenant, machine=want.machine).items()}
+    where, values = _where_groups(groups)
+    values |= {"cluster": cluster.pk, "kinds": sorted({str(want.kind) for want in wants})}
+    with connection.cursor() as cursor:
+        cursor.execute(_LOCK.format(groups=where), values)
+
+
+def _where_groups(groups: Iterable[tuple[str, str]]) -> tuple[str, dict[str, Any]]:
+    """A condition over dimension and group, with its values: placeholders only, no value in the text."""
+    clauses: list[str] = []
+    values: dict[str, Any] = {}
+    for n, (dimension, group) in enumerate(sorted(groups)):
+        clauses.append(f'(dimension = %(d{n})s AND "group" = %(g{n})s)')
+        values |= {f"d{n}": dimension, f"g{n}": group}
+    return " OR ".join(clauses), values
+
+
+# Limits.
+
+
+def set_limit(
+    *, cluster: Cluster, limit: Limit, by: str, now: datetime, is_enabled: bool = True
+) -> GuardLimit:
+    """Set a guard of a cluster, new or changed, and count at once what it counts.
+
+    Raises:
+        BadInput: It could never let anything through, or never hold anything back; the text says why.
+    """
+    with transaction.atomic():
+        members = count_members(cluster)
+        guards.check_limit(limit, members[limit.dimension], mode=Mode(cluster.mode), cluster=cluster.slug)
+        row, _ = GuardLimit.objects.select_for_update().get_or_create(
+            cluster=cluster, name=limit.name, defaults=_columns(limit) | {"changed_at": now}
+        )
+        for name, value in _columns(limit).items():
+            setattr(row, name, value)
+        row.is_enabled, row.changed_by, row.changed_at = is_enabled, by[:200], now
+        row.save()
+        # What was counted under the old limit is counted anew: from the machines that are out, and the uses.
+        GuardCounter.objects.filter(limit=row).delete()
+        if is_enabled:
+            _add_counters(cluster, [row], members, now)
+    return row
+
+
+def ensure_default_limits(cluster: Cluster, now: datetime) -> None:
+    """Give a cluster the limits that it has none of, by name. One that was changed or switched off stays so."""
+    known = set(GuardLimit.objects.filter(cluster=cluster).values_list("name", flat=True))
+    GuardLimit.objects.bulk_create(
+        [
+            GuardLimit(
+                cluster=cluster, name=limit.name, changed_by="default", changed_at=now, **_columns(limit)
+            )
+            for limit in guards.DEFAULT_LIMITS
+            if limit.name not in known
+        ],
+        ignore_conflicts=True,
+    )
+
+
+def count_members(cluster: Cluster) -> dict[Dimension, Counter[str]]:
+    """Machines of each group: the denominators. A tenant's are those that its pods are on."""
+    members: dict[Dimension, Counter[str]] = {dimension: Counter() for dimension in Dimension}
+    machines = Machine.objects.filter(cluster=cluster, gone_at__isnull=True)
+    for machine in machines.only("pool", "rack", "labels").iterator(2000):
+        for dimension, group in machine_groups(machine).items():
+            members[dimension][group] += 1
+    pods = Pod.objects.filter(cluster=cluster, gone_at__isnull=True).exclude(node_name="")
+    for tenant, _ in pods.order_by().values_list("tenant__slug", "node_name").distinct():
+        members[Dimension.TENANT][tenant] += 1
+    return members
+
+
+def _columns(limit: Limit) -> dict[str, Any]:
+    return {
+        "dimension": limit.dimension,
+        "measure": limit.measure,
+        "actions": [str(kind) for kind in limit.actions],
+        "number": limit.number,
+        "share": limit.share,
+        "at_least": limit.at_least,
+        "window_seconds": limit.window_seconds,
+    }
+
+
+def _add_missing(cluster: Cluster, groups: Mapping[str, str], now: datetime) -> None:
+    """Counters of a group that no recount has seen yet: a new cluster, rack or tenant."""
+    ensure_default_limits(cluster, now)
+    members = count_members(cluster)
+    for dimension, group in groups.items():
+        members[Dimension(dimension)].setdefault(group, 0)
+    _add_counters(cluster, list(GuardLimit.objects.filter(cluster=cluster, is_enabled=True)), members, now)
+
+
+def _add_counters(
+    cluster: Cluster,
+    rows: Sequence[GuardLimit],
+    members: Mapping[Dimension, Mapping[str, int]],
+    now: datetime,
+) -> None:
+    """The counters that these limits have none of, with what is counted already."""
+    known = set(GuardCounter.objects.filter(cluster=cluster).values_list("limit_id", "group"))
+    truth = _Truth(cluster, rows, now)
+    new = []
+    for row in rows:
+        limit = row.as_limit()
+        for group in sorted({*members[limit.dimension], *truth.groups(limit)}):
+            if (row.pk, group) not in known:
+                counter = GuardCounter(
+                    limit=row,
+                    cluster=cluster,
+                    dimension=row.dimension,
+                    group=group,
+                    actions=row.actions,
+                    slot_seconds=row.window_seconds / guards.SLOTS if row.window_seconds else None,
+                )
+                _measure(counter, limit, members[limit.dimension].get(group, 0))
+                truth.fill(counter, limit)
+                new.append(counter)
+    GuardCounter.objects.bulk_create(new, ignore_conflicts=True, batch_size=500)
+
+
+def _measure(counter: GuardCounter, limit: Limit, members: int) -> None:
+    counter.members, counter.cap = members, limit.cap(members)
+
+
+# The recount.
+
+
+class _Truth:
+    """What the counters of some limits should say: read from the machines that are out, and from the uses."""
+
+    def __init__(self, cluster: Cluster, rows: Iterable[GuardLimit], now: datetime) -> None:
+        self.now = now
+        out = GuardedMachine.objects.filter(cluster=cluster).exclude(holders={})
+        self.out = [(row.groups, set(row.holders.values())) for row in out]
+        longest = max((row.window_seconds for row in rows), default=0.0)
+        since = now - timedelta(seconds=longest * KEPT_SLOTS / guards.SLOTS)
+        self.uses = list(
+            GuardUse.objects.filter(cluster=cluster, at__gte=since).values_list("groups", "kind", "at")
+        )
+
+    def groups(self, limit: Limit) -> set[str]:
+        """Groups in which there is something to count."""
+        seen = [groups for groups, kinds in self.out if kinds & set(limit.actions)]
+        seen += [groups for groups, kind, _ in self.uses if kind in limit.actions]
+        return {groups[limit.dimension] for groups in seen if limit.dimension in groups}
+
+    def used(self, limit: Limit, group: str) -> int:
+        """Machines that are out now."""
+        return sum(
+            groups.get(limit.dimension) == group and bool(kinds & set(limit.actions))
+            for groups, kinds in self.out
+        )
+
+    def slots(self, limit: Limit, group: str, newest: int) -> tuple[int, list[int]]:
+        """The newest slot, and the ring of what began in the window up to it."""
+        newest = max(newest, guards.slot_of(self.now, limit.window_seconds))
+        ring = [0] * KEPT_SLOTS
+        for groups, kind, at in self.uses:
+            if groups.get(limit.dimension) == group and kind in limit.actions:
+                slot = guards.slot_of(at, limit.window_seconds)
+                if newest - KEPT_SLOTS < slot <= newest:
+                    ring[slot % KEPT_SLOTS] += 1
+        return newest, ring
+
+    def fill(self, counter: GuardCounter, limit: Limit) -> None:
+        """Make a counter say what is so."""
+        if limit.measure is Measure.STANDING:
+            counter.used = self.used(limit, counter.group)
+        else:
+            counter.newest_slot, counter.slots = self.slots(limit, counter.group, counter.newest_slot)
+            counter.used = sum(counter.slots)
+
+    def differs(self, counter: GuardCounter, limit: Limit) -> tuple[int, int] | None:
+        """What a counter says and what is so, where these differ."""
+        if limit.measure is Measure.STANDING:
+            says, is_so = counter.used, self.used(limit, counter.group)
+        else:
+            newest, ring = self.slots(limit, counter.group, counter.newest_slot)
+            says, is_so = (
+                sum(guards.live_slots(counter.slots, counter.newest_slot, newest).values()),
+                sum(ring),
+            )
+        return None if says == is_so else (says, is_so)
+
+
+def recount(*, cluster: Cluster, now: datetime) -> list[Drift]:
+    """Compare each counter with what is so, and correct it: an alarm each time, for it should never differ.
+
+    Takes in what has changed of the fleet as well: new groups, and how many machines each has. What seems to
+    differ is looked at once more under its lock, for a reservation may have come between.
+    """
+    ensure_default_limits(cluster, now)
+    rows = {row.pk: row for row in GuardLimit.objects.filter(cluster=cluster, is_enabled=True)}
+    members = count_members(cluster)
+    _add_counters(cluster, list(rows.values()), members, now)
+    truth = _Truth(cluster, rows.values(), now)
+    suspects, resized, empty = [], [], []
+    for counter in GuardCounter.objects.filter(cluster=cluster, limit__in=rows).order_by("id"):
+        limit = rows[counter.limit_id].as_limit()
+        count = members[limit.dimension].get(counter.group, 0)
+        if truth.differs(counter, limit) is not None:
+            suspects.append(counter.pk)
+        if (counter.members, counter.cap) != (count, limit.cap(count)):
+            resized.append((counter.pk, limit, count))
+        if count == 0 and not truth.used(limit, counter.group) and not any(counter.slots):
+            empty.append(counter.pk)
+    for pk, limit, count in resized:
+        GuardCounter.objects.filter(pk=pk).update(members=count, cap=limit.cap(count))
+    _forget_empty(empty)
+    return _correct(cluster, rows, suspects, now)
+
+
+def _forget_empty(ids: Sequence[int]) -> None:
+    """Groups that are gone with their last machine, unless something is counted in them."""
+    with transaction.atomic():
+        free = GuardCounter.objects.filter(pk__in=ids, members=0, used=0).order_by("id")
+        GuardCounter.objects.filter(
+            pk__in=list(free.select_for_update(skip_locked=True).values_list("pk", flat=True))
+        ).delete()
+
+
+def _correct(
+    cluster: Cluster, rows: Mapping[int, GuardLimit], suspects: Sequence[int], now: datetime
+) -> list[Drift]:
+    drifts: list[Drift] = []
+    if not suspects:
+        return drifts
+    with transaction.atomic():
+        held = GuardCounter.objects.select_for_update(no_key=True).filter(pk__in=suspects).order_by("id")
+        counters = list(held)
+        truth = _Truth(cluster, rows.values(), now)
+        for counter in counters:
+            limit = rows[counter.limit_id].as_limit()
+            found = truth.differs(counter, limit)
+            if found is None:
+                continue
+            drift = Drift(limit.name, f"{limit.dimension} {counter.group}", *found)
+            truth.fill(counter, limit)
+            counter.drifts += 1
+            counter.drift_at, counter.drift = now, str(drift)[:100]
+            counter.save(update_fields=["used", "slots", "newest_slot", "drifts", "drift_at", "drift"])
+            drifts.append(drift)
+    for drift in drifts:
+        _log.error("guard.drift cluster=%s guard=%s group=%s counted=%d found=%d; corrected",
+                   cluster, drift.guard, drift.group, drift.counted, drift.found)  # fmt: skip
+    return drifts
+
+
+def recount_all(*, now: datetime) -> list[Drift]:
+    """Recount the guards of every cluster that is there. Two at once do no harm."""
+    drifts = []
+    for cluster in Cluster.objects.order_by("pk"):
+        if not cluster.is_retired:
+            drifts += recount(cluster=cluster, now=now)
+    return drifts
+
+
+def forget_old_uses(*, now: datetime) -> int:
+    """Forget uses that no window counts any more and that are older than a day."""
+    longest = max(GuardLimit.objects.values_list("window_seconds", flat=True), default=0.0)
+    before = now - KEEP_USES - timedelta(seconds=2 * longest)
+    return GuardUse.objects.filter(at__lt=before).delete()[0]

@@ -1,0 +1,174 @@
+"""What limits mean, which are refused, and the words for people."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from recovery import guards
+from recovery.errors import BadInput
+from recovery.guards import KEPT_SLOTS, SLOTS, Dimension, Limit, Measure, check_limit
+from recovery.lifecycle import ActionKind
+from recovery.records import Mode
+
+NOW = datetime(2026, 1, 1, 12, 0, 0, tzinfo=UTC)
+RACK = Limit("in-rack", Dimension.RACK, Measure.STANDING, (ActionKind.HOLD_NODE,), number=3, share=0.1)
+RATE = Limit(
+    "a-minute",
+    Dimension.TENANT,
+    Measure.WINDOW,
+    (ActionKind.RESTART_PROCESS,),
+    number=20,
+    window_seconds=60.0,
+)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "members", "cap"),
+    [
+        ({}, 100, 3),
+        ({}, 20, 2),
+        ({"number": None}, 100, 10),
+        ({"share": None}, 2, 3),
+        ({"at_least": 1}, 4, 1),
+        ({"at_least": 5}, 4, 3),
+        ({"number": None, "share": 0.29}, 100, 29),
+    ],
+    ids=[
+        "number binds",
+        "share binds",
+        "share",
+        "number",
+        "small rack",
+        "number over at_least",
+        "as written",
+    ],
+)
+def test_smaller_of_number_and_share_binds(overrides: dict[str, Any], members: int, cap: int) -> None:
+    assert replace(RACK, **overrides).cap(members) == cap
+
+
+@pytest.mark.parametrize(
+    ("limit", "says"),
+    [
+        (replace(RACK, number=0), "limit 0 with mode auto: no machine could ever be isolated"),
+        (replace(RATE, number=0), "limit 0 a minute with mode auto: no action could ever begin"),
+        (replace(RACK, number=31), "limit 31 is above every rack, the largest has 30 machines"),
+        (
+            replace(RACK, dimension=Dimension.CLUSTER, number=31, share=None),
+            "limit 31 is above the fleet, the largest has 30 machines",
+        ),
+        (
+            replace(RACK, number=None, share=0.05),
+            "5 % of rack r01 with 8 machines is 0.4: it can never admit one; set at_least 1, or a share of 13 %",
+        ),
+        (replace(RACK, actions=()), "guards nothing"),
+        (replace(RACK, actions=(ActionKind.RELEASE_NODE,)), "release_node cannot be guarded"),
+        (replace(RATE, actions=(ActionKind.ASK_PERSON,)), "ask_person cannot be guarded"),
+        (replace(RACK, actions=(ActionKind.STOP_JOB,)), "stop_job leaves no machine out of service"),
+        (replace(RACK, number=None, share=None), "give a number, a share, or both"),
+        (replace(RACK, share=1.5), "a share of 1.5"),
+        (replace(RACK, share=0.0), "a share of 0"),
+        (replace(RACK, number=-1), "-1 is no number of machines"),
+        (replace(RACK, share=None, at_least=1), "goes with a share"),
+        (replace(RATE, window_seconds=0.0), "needs a window"),
+        (replace(RACK, window_seconds=60.0), "has no window"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_unreachable_limit_is_refused_with_its_reason(limit: Limit, says: str) -> None:
+    with pytest.raises(BadInput) as caught:
+        check_limit(limit, {"r01": 8, "r02": 30}, mode=Mode.AUTO)
+    assert says in str(caught.value)
+    assert caught.value.field
+
+
+def test_limit_of_nothing_may_be_set_where_nothing_is_done() -> None:
+    check_limit(replace(RATE, number=0), {}, mode=Mode.OBSERVE)
+    check_limit(replace(RACK, number=None, share=0.05), {"r01": 8}, mode=Mode.OBSERVE)
+
+
+def test_every_default_limit_can_be_set_on_any_fleet() -> None:
+    for limit in guards.DEFAULT_LIMITS:
+        for sizes in ({"x": 1}, {"x": 8, "y": 3}, {"x": 10_000}):
+            check_limit(limit, sizes, mode=Mode.AUTO)
+    assert len({limit.name for limit in guards.DEFAULT_LIMITS}) == len(guards.DEFAULT_LIMITS)
+
+
+def test_defaults_limit_what_stands_and_what_a_window_sees() -> None:
+    """R2: a rate alone would let a slow drip take the fleet; by cluster, pool and rack."""
+    isolating = [limit for limit in guards.DEFAULT_LIMITS if ActionKind.HOLD_NODE in limit.actions]
+    assert {limit.measure for limit in isolating} == set(Measure)
+    standing = {limit.dimension for limit in isolating if limit.measure is Measure.STANDING}
+    assert standing == set(Dimension)
+
+
+def test_what_gives_back_is_in_no_guard() -> None:
+    """R5: a release is never held back, because nothing counts it."""
+    assert not {ActionKind.RELEASE_NODE, ActionKind.RESUME_JOB, ActionKind.ASK_PERSON} & guards.GUARDED_KINDS
+
+
+@pytest.mark.parametrize(
+    ("limit", "group", "used", "members", "says"),
+    [
+        (RACK, "r01", 3, 30, "3 of 3 machines of rack r01 are isolated now; limit 10 % of 30 or 3"),
+        (
+            replace(RACK, number=None, at_least=1), "r01", 1, 8,
+            "1 of 1 machine of rack r01 is isolated now; limit 10 % of 8, at least 1",
+        ),
+        (RATE, "llm", 20, 0, "20 of 20 actions of tenant llm began in the last minute; limit 20 a minute"),
+        (
+            replace(RATE, dimension=Dimension.CLUSTER, number=1, window_seconds=90.0), "*", 1, 0,
+            "1 of 1 action of cluster west began in the last 90 s; limit 1 in 90 s",
+        ),
+    ],
+)  # fmt: skip
+def test_refusal_carries_its_numbers_in_words(
+    limit: Limit, group: str, used: int, members: int, says: str
+) -> None:
+    assert guards.refusal(limit, group, used=used, members=members, cluster="west") == says
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.floats(0, 300), max_size=120).map(sorted),
+    st.integers(1, 8),
+    st.sampled_from([10.0, 60.0, 90.0]),
+)
+def test_no_window_ever_holds_more_than_its_limit(moments: list[float], cap: int, window: float) -> None:
+    """Counted in slots, against a log of every moment: never above, and strict by at most one slot."""
+    limit = replace(RATE, number=cap, window_seconds=window)
+    ring, newest, let_in = [0] * KEPT_SLOTS, 0, []
+    for moment in moments:
+        at = NOW + timedelta(seconds=moment)
+        slot = max(newest, guards.slot_of(at, window))
+        live = guards.live_slots(ring, newest, slot)
+        if sum(live.values()) < cap:
+            ring = [
+                live.get(n, 0) for n in sorted(range(slot - SLOTS, slot + 1), key=lambda n: n % KEPT_SLOTS)
+            ]
+            ring[slot % KEPT_SLOTS] += 1
+            newest = slot
+            let_in.append(at)
+            assert sum(at - each < timedelta(seconds=window) for each in let_in) <= cap
+        else:
+            kept = timedelta(seconds=window * (1 + 1 / SLOTS))
+            assert sum(at - each < kept for each in let_in) >= cap
+            frees = guards.frees_at(limit, cap, ring, newest, at)
+            assert frees is not None
+            assert at <= frees <= at + kept
+            later = guards.live_slots(ring, newest, guards.slot_of(frees + timedelta(microseconds=1), window))
+            assert sum(later.values()) < cap
+
+
+def test_held_action_is_looked_at_again_when_there_is_room_and_not_all_in_one_second() -> None:
+    frees = NOW + timedelta(seconds=20)
+    first = guards.retry_at(frees, NOW, jitter=0.0)
+    last = guards.retry_at(frees, NOW, jitter=0.999)
+    assert frees < first < last < frees + timedelta(seconds=6)
+    assert guards.retry_at(None, NOW, jitter=0.0) > NOW + timedelta(seconds=59)
