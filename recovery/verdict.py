@@ -201,7 +201,7 @@ def _refined(best: Hit, hits: list[Hit]) -> Hit:
 def _unknown(facts: Mapping[str, FactValue], seen: Scan, culprit: across_ranks.Culprit) -> Verdict:
     clean = bool(facts.get("checks.clean"))
     reason = "Nothing that is known explains this"
-    if facts.get("exit.running") and facts.get("phase") == "run":
+    if facts.get("exit.running") and facts.get("phase") != "bootcheck":
         remedy, then = Remedy.MARK_HANG, "it runs, so nothing is killed: look into it"
     else:
         remedy, then = Remedy.RESTART_PROCESS, "the cheapest restart"
