@@ -11,13 +11,14 @@ from typing import Any
 from django.db.models import QuerySet
 from django.http import Http404, HttpResponse, HttpResponseBase, StreamingHttpResponse
 
+from apps.desk.words import failures_used
 from apps.incidents.models import Incident, TimelineEvent
 
 CHUNK = 1000
 _INCIDENT_COLUMNS = (
     "incident", "title", "severity", "state", "waiting_for", "resolution", "cluster", "namespace", "job", "node",
     "attempt", "failures_used", "max_retry", "opened_at", "state_since_at", "resolved_at", "acknowledged_by",
-    "acknowledged_at",
+    "acknowledged_at", "reopened_count", "reopened_at",
 )  # fmt: skip
 _TIMELINE_COLUMNS = ("n", "at", "received_at", "kind", "actor_kind", "actor", "worker", "attempt", "text")
 
@@ -75,9 +76,9 @@ def _incident_row(row: Incident) -> list[Any]:
         str(row), row.title, row.severity, row.state, row.waiting_for, row.resolution,
         row.cluster.slug if row.cluster else "", job.namespace if job else "", job.name if job else "",
         row.machine.name if row.machine else "", row.attempt,
-        job.recover_count if job else "", job.max_retry if job else "",
+        "" if (used := failures_used(row)) is None else used, job.max_retry if job else "",
         _utc(row.opened_at), _utc(row.state_since_at), _utc(row.resolved_at),
-        row.acknowledged_by.get_username() if row.acknowledged_by else "", _utc(row.acknowledged_at),
+        row.acknowledger, _utc(row.acknowledged_at), row.reopened_count, _utc(row.reopened_at),
     ]  # fmt: skip
 
 
@@ -107,6 +108,7 @@ def _timeline_json(incident: Incident, events: Iterable[TimelineEvent]) -> str:
             "severity": incident.severity,
             "job": str(incident.job) if incident.job else None,
             "opened_at": _utc(incident.opened_at),
+            "reopened_at": _utc(incident.reopened_at) or None,
             "resolved_at": _utc(incident.resolved_at) or None,
             "events": [
                 {
@@ -137,6 +139,7 @@ def _timeline_markdown(incident: Incident, events: Iterable[TimelineEvent]) -> s
         f"- State: {incident.state}" + (f" ({incident.resolution})" if incident.resolution else ""),
         f"- Job: {_inline(str(incident.job))}, attempt {incident.attempt}" if incident.job else "- Job: none",
         f"- Opened: {_utc(incident.opened_at)}",
+        *([f"- Reopened: {_utc(incident.reopened_at)}"] if incident.reopened_at else []),
         f"- Resolved: {_utc(incident.resolved_at) or 'not yet'}",
         "",
         "| Time (UTC) | Who | What |",

@@ -18,12 +18,13 @@ from apps.incidents import selectors
 from apps.incidents.models import Action, Incident, TimelineEvent
 from apps.jobs import selectors as jobs
 from apps.jobs.models import Job
-from recovery.lifecycle import OPEN_INCIDENT_STATES, ActionState
+from recovery.lifecycle import OPEN_INCIDENT_STATES, ActionState, IncidentState
 
 TABS = ("overview", "attempts", "audit")
 SHOWS = ("all", "actions", "evidence", "people")
 LATE_SECONDS = 5.0  # an event known later than that says so
 _EVIDENCE_ACTORS = ("agent", "watch", "hook")
+_PEOPLE = ("person", "token")  # a program acts for people
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +70,13 @@ def incident_page(
     show = show if show in SHOWS else SHOWS[0]
     actions = selectors.actions_of(incident)
     open_actions = [action for action in reversed(actions) if action.state in selectors.OPEN_ACTION_WORDS]
+    needs_person = incident.state == IncidentState.NEEDS_PERSON
+    notices = selectors.notices_of(incident) if needs_person or tab == "overview" else []
     context: dict[str, Any] = {
         "incident": incident,
+        "asked": next((notice.text for notice in notices if notice.action is not None), "")
+        if needs_person
+        else "",
         "tab": tab,
         "show": show,
         "is_open": incident.state in OPEN_INCIDENT_STATES,
@@ -92,7 +98,7 @@ def incident_page(
         "verdict": verdict_lines(incident.verdict),
         "decision": selectors.last_decision(incident),
         "causes": selectors.causes_of(incident),
-        "notices": selectors.notices_of(incident),
+        "notices": notices,
         "log_tails": selectors.log_tails_of(incident),
         "children": list(incident.children.only("id", "title", "state", "tenant_id")[:20]),
         "log_link": _log_link(incident),
@@ -185,6 +191,8 @@ def who(event: TimelineEvent) -> str:
     """Who stands behind an event, in words: ``agent of worker 3``, ``policy, ladder-l1``, ``mei.lin``."""
     if event.actor_kind == "person":
         return event.actor or "a person"
+    if event.actor_kind == "token":
+        return f"token {event.actor}"
     word = ACTOR_WORDS.get(event.actor_kind, event.actor_kind)
     actor = event.actor or (
         f"{event.role} {event.index}" if event.index is not None and event.actor_kind == "agent" else ""
@@ -209,13 +217,13 @@ def _is_shown(event: TimelineEvent, show: str) -> bool:
     if show == "all":
         return True
     if show == "people":
-        return event.actor_kind == "person"
+        return event.actor_kind in _PEOPLE
     is_evidence = event.actor_kind in _EVIDENCE_ACTORS
-    return is_evidence if show == "evidence" else not is_evidence and event.actor_kind != "person"
+    return is_evidence if show == "evidence" else not is_evidence and event.actor_kind not in _PEOPLE
 
 
 def _look(event: TimelineEvent) -> tuple[str, str]:
-    if event.actor_kind == "person":
+    if event.actor_kind in _PEOPLE:
         return "person", "held"
     return _LOOKS.get(event.kind, ("dot", "quiet"))
 

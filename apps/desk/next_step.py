@@ -37,7 +37,7 @@ def next_step(incident: Incident, actions: list[Action], now: datetime) -> NextS
         if action.state == ActionState.RUNNING:
             return NextStep(f"{word}: being sent")
         if action.state == ActionState.VERIFYING:
-            return NextStep(f"{word}: sent, waits to be seen")
+            return NextStep(f"{word}: sent, its effect not seen yet")
         if action.not_before_at is not None and action.not_before_at > now:
             return NextStep(word, action.not_before_at)
         if action.state == ActionState.AWAITING_APPROVAL:

@@ -8,10 +8,11 @@ from datetime import datetime
 from typing import Any
 
 from apps.desk.charts import segments
-from apps.desk.words import duration, number
+from apps.desk.words import duration, failures, number
 from apps.incidents.models import Incident
 from apps.nodes.models import Machine
 from recovery import timeline
+from recovery.lifecycle import OPEN_INCIDENT_STATES
 from recovery.timeline import RecoveryTimeline
 
 MOST_NAMED = 3  # workers with new pods that are written out
@@ -117,12 +118,19 @@ def _lost(incident: Incident, recovery: RecoveryTimeline) -> list[Fact]:
 
 
 def _budget(incident: Incident) -> list[Fact]:
-    job = incident.job
-    return (
-        [Fact(f"{job.recover_count} of {job.max_retry}", "failures the job has used by now")]
-        if job is not None
-        else []
-    )
+    if incident.job is None:
+        return []
+    counted = incident.failures_used is not None
+    return [
+        Fact(
+            failures(incident),
+            "failures of the job used, this one included"
+            if counted
+            else "failures of the job used by now"
+            if incident.state in OPEN_INCIDENT_STATES
+            else "failures of the job used by it",
+        )
+    ]
 
 
 def _processes(incident: Incident, recovery: RecoveryTimeline) -> list[Fact]:
@@ -154,7 +162,8 @@ def _pods(recovery: RecoveryTimeline) -> list[Fact]:
     more = " …" if len(recovery.rebuilt) > MOST_NAMED else ""
     return [
         Fact(
-            f"{len(recovery.rebuilt)} rebuilt",
-            f"pods{named}{more}; {number(len(recovery.untouched))} untouched",
+            f"{number(len(recovery.rebuilt))} of {number(len(recovery.rebuilt) + len(recovery.untouched))}",
+            f"pods rebuilt{named}{more}"
+            + ("; the others untouched" if recovery.rebuilt else ", none touched"),
         )
     ]

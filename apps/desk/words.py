@@ -5,8 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from apps.incidents.models import Incident
 from apps.nodes.selectors import NodeState
-from recovery.lifecycle import ActionKind, ActionState, IncidentState, Severity, WaitingFor
+from recovery.lifecycle import (
+    OPEN_INCIDENT_STATES,
+    ActionKind,
+    ActionState,
+    IncidentState,
+    Severity,
+    WaitingFor,
+)
 from recovery.phases import Phase
 
 
@@ -145,6 +153,7 @@ ACTOR_WORDS: Mapping[str, str] = {
     "policy": "policy",
     "desk": "the desk",
     "hook": "scheduler hook",
+    "token": "a program, by its token",
 }
 
 
@@ -193,6 +202,26 @@ def coarse(seconds: float) -> str:
         if seconds >= size:
             return f"{int(seconds // size)} {unit}"
     return f"{int(seconds)} s"
+
+
+def failures_used(incident: Incident) -> int | None:
+    """Failures of the job's budget that are used, as of the incident. None where it has no job or counted nothing.
+
+    An open one that has counted none yet shows what the job has used by now: that is what the next one adds to.
+    """
+    if incident.job is None:
+        return None
+    if incident.failures_used is None and incident.state in OPEN_INCIDENT_STATES:
+        return incident.job.recover_count
+    return incident.failures_used
+
+
+def failures(incident: Incident) -> str:
+    """``2 of 10``, ``none counted``, and nothing for an incident without a job."""
+    if incident.job is None:
+        return ""
+    used = failures_used(incident)
+    return "none counted" if used is None else f"{used} of {incident.job.max_retry}"
 
 
 def number(value: float | int | None) -> str:

@@ -167,6 +167,7 @@ function show() {
   else if (state === "late") text = `not updated for ${age}`;
   if (button.dataset.state !== state) button.dataset.state = state;
   if (word.textContent !== text) word.textContent = text;
+  button.dataset.short = isOut ? "logged out" : isPaused ? "paused" : seconds < 1 ? "now" : age; // where there is no room
 }
 
 function start() {
@@ -218,9 +219,11 @@ if (page() && cursor) {
 
 // Fetching and morphing.
 
-// What somebody types into is left alone. (Idiomorph's ignoreActiveValue would leave out all that is inside a focused element.)
+// What somebody types into, or has typed and not sent, is left alone. (Idiomorph's ignoreActiveValue would leave out all
+// that is inside a focused element.)
 window.Idiomorph.defaults.callbacks.beforeNodeMorphed = (node) =>
-  !(node === document.activeElement && /^(input|textarea|select)$/.test(node.localName));
+  !(/^(input|textarea)$/.test(node.localName) && (node === document.activeElement || node.value !== node.defaultValue)) &&
+  !(node.localName === "select" && node === document.activeElement);
 window.Idiomorph.defaults.callbacks.beforeAttributeUpdated = (name, node, kind) => {
   // What the reader has unfolded stays unfolded, and what the keyboard points at stays so.
   if (name === "open" && node.localName === "details") return false;

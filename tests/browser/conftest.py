@@ -13,6 +13,7 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import cache
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -178,8 +179,30 @@ class Reader:
         return response
 
 
+@pytest.fixture(scope="package")
+def log_in(site: Site, browser: Any) -> Callable[[str], Any]:
+    """The cookies of somebody who has logged in by the form: once a name, for it takes as long as most tests."""
+
+    @cache
+    def cookies(name: str) -> Any:
+        context = browser.new_context()
+        page = context.new_page()
+        page.goto(f"{site.url}/login/")
+        page.get_by_label("Username").fill(name)
+        page.get_by_label("Password").fill(PASSWORD)
+        page.get_by_role("button", name="Log in").click()
+        page.wait_for_url(f"{site.url}/")
+        kept = context.storage_state()
+        context.close()
+        return kept
+
+    return cookies
+
+
 @pytest.fixture
-def make_reader(site: Site, browser: Any, request: pytest.FixtureRequest) -> Iterator[Callable[..., Reader]]:
+def make_reader(
+    site: Site, browser: Any, log_in: Callable[[str], Any], request: pytest.FixtureRequest
+) -> Iterator[Callable[..., Reader]]:
     """Readers by name, theme and width; each in a context of its own. What one complained about fails the test."""
     made: list[tuple[Any, Reader]] = []
 
@@ -187,16 +210,13 @@ def make_reader(site: Site, browser: Any, request: pytest.FixtureRequest) -> Ite
         name: str = "mei.lin", *, scheme: str = "light", width: int = 1440, scripts: bool = True
     ) -> Reader:
         context = browser.new_context(
-            viewport={"width": width, "height": 900}, color_scheme=scheme, java_script_enabled=scripts
+            viewport={"width": width, "height": 900},
+            color_scheme=scheme,
+            java_script_enabled=scripts,
+            storage_state=log_in(name),
         )
         context.set_default_timeout(15_000)
-        page = context.new_page()
-        page.goto(f"{site.url}/login/")
-        page.get_by_label("Username").fill(name)
-        page.get_by_label("Password").fill(PASSWORD)
-        page.get_by_role("button", name="Log in").click()
-        page.wait_for_url(f"{site.url}/")
-        reader = Reader(page, site)
+        reader = Reader(context.new_page(), site)
         made.append((context, reader))
         return reader
 

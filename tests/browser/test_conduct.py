@@ -13,9 +13,12 @@ from apps.desk.management.commands.sample_data import Sample
 from apps.incidents.models import Incident
 from apps.incidents.services import feed
 from apps.jobs.models import Job
+from apps.nodes.models import Machine
 from tests.browser.conftest import Reader, Site, sync_api
 
 expect = sync_api.expect
+POLL_EVERY = 5000  # static/js/live.js, milliseconds; the page's clock is put forward by them
+BEAT_LATE = 16_000
 
 
 @pytest.fixture
@@ -174,6 +177,39 @@ def test_what_is_being_typed_survives_a_change(reader: Reader, site: Site, incid
     expect(reader.page.locator("#q")).to_be_focused()
 
 
+def test_what_was_typed_and_not_sent_survives_a_change(
+    reader: Reader, site: Site, incident: Incident
+) -> None:
+    reader.open("/incidents/")
+    reader.page.locator("#q").fill("half a w")
+    reader.page.locator("h1").click()
+    expect(reader.page.locator("#q")).not_to_be_focused()
+    change(site, incident, state="needs_person")
+    expect(reader.page.locator(f"#incident-{incident.pk}")).to_contain_text("needs a person")
+    expect(reader.page.locator("#q")).to_have_value("half a w")
+
+
+def test_node_changes_in_place_when_the_watch_has_seen_it(reader: Reader, site: Site) -> None:
+    def cordon(is_cordoned: bool) -> Callable[[], Any]:
+        def commit() -> int:
+            with transaction.atomic():
+                machine = Machine.objects.get(name="gpu-r08-03")
+                Machine.objects.filter(pk=machine.pk).update(is_cordoned=is_cordoned)
+                feed.publish_nodes(machine_ids=[machine.pk], now=database_now())
+            return machine.pk
+
+        return commit
+
+    reader.open("/nodes/?q=gpu-r08")
+    mark(reader)
+    node = site.rows(cordon(True))
+    try:
+        expect(reader.page.locator(f"#node-{node}")).to_contain_text("cordoned", timeout=10_000)
+        assert is_untouched(reader)
+    finally:
+        site.rows(cordon(False))
+
+
 def test_reader_can_pause_and_go_on(reader: Reader, site: Site, incident: Incident) -> None:
     reader.open(f"/incidents/{incident.pk}/")
     live = reader.page.locator("[data-live]")
@@ -204,19 +240,24 @@ def test_without_a_stream_the_page_polls(
     """D4: polling is the fallback."""
     reader = make_reader()
     reader.page.route("**/live/**", lambda route: route.abort())
+    reader.page.clock.install()
     reader.page.goto(f"{site.url}/incidents/{incident.pk}/")
     expect(reader.page.locator("[data-live]")).to_have_attribute("data-state", "polling")
     change(site, incident, state="needs_person")
-    expect(reader.page.locator("main .head")).to_contain_text("needs a person", timeout=20_000)
+    reader.page.clock.fast_forward(POLL_EVERY)
+    expect(reader.page.locator("main .head")).to_contain_text("needs a person")
     reader.complaints[:] = [said for said in reader.complaints if "ERR_FAILED" not in said]
 
 
 def test_page_says_how_old_it_is_when_nothing_answers(reader: Reader, site: Site) -> None:
+    reader.page.clock.install()
     reader.open("/")
     live = reader.page.locator("[data-live]")
     with site.silent():
-        expect(live).to_have_attribute("data-state", "late", timeout=40_000)
-        expect(live).to_contain_text("not updated for")
+        reader.page.clock.fast_forward(BEAT_LATE + 2000)
+        expect(live).to_have_attribute("data-state", "late")
+        expect(live).to_contain_text("not updated for 1")
+    reader.page.clock.fast_forward(POLL_EVERY)
     expect(live).to_have_attribute("data-state", "live", timeout=40_000)
     expect(live).to_contain_text("updated")
 

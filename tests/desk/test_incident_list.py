@@ -177,7 +177,7 @@ def test_next_step_is_said_for_each_state(operator: Client) -> None:
     for said in (
         "a person decides",
         "restart process in 29 min",
-        "restart process: sent, waits to be seen",
+        "restart process: sent, its effect not seen yet",
         "trains again, steady after 5 steps",
         "a second witness",
     ):

@@ -12,7 +12,8 @@ from django.test import Client
 
 from apps.access.clock import database_now
 from apps.desk.incident_page import timeline_lines, who
-from apps.incidents.models import Action, TimelineEvent
+from apps.incidents.models import Action, Incident, TimelineEvent
+from apps.jobs.models import Job
 from tests.desk.conftest import incident_of, text_of
 
 
@@ -197,7 +198,7 @@ def test_stages_add_up_and_facts_name_processes_and_pods(operator: Client) -> No
         "detect 0.3 s found by agent's report",
         "88 steps lost: failed at 3,388, resumed from 3,300",
         "4130 → 4191 process of worker 3, its agent 31 before and after; 5 others likewise",
-        "0 rebuilt pods; 6 untouched",
+        "0 of 6 pods rebuilt, none touched",
         "0.21 s longest quick checks, beside the stop",
         "estimated: 48 GPUs idle for 3.5 s",
     ):
@@ -273,3 +274,58 @@ def test_stored_log_tail_can_be_read(operator: Client) -> None:
     assert "Watchdog caught collective operation timeout" in text_of(
         operator.get(f"/incidents/{incident_of('tts-finetune').pk}/")
     )
+
+
+def test_reopened_incident_counts_its_age_from_there(operator: Client) -> None:
+    incident = incident_of("rlhf-ppo")
+    assert incident.reopened_at is not None
+    now = database_now()
+    Incident.objects.filter(pk=incident.pk).update(
+        opened_at=now - timedelta(hours=2), reopened_at=now - timedelta(minutes=10.5)
+    )
+    html = operator.get(f"/incidents/{incident.pk}/").content.decode()
+    head = " ".join(re.sub(r"<[^>]+>", " ", html[html.index("head__meta") :].split("</div>")[0]).split())
+    assert re.search(r"reopened 10 min ago first opened \d\d:\d\d:\d\d CES?T", head)
+    assert "2 h" not in head
+    row = re.search(
+        rf'<tr id="incident-{incident.pk}".*?</tr>', operator.get("/incidents/").content.decode(), re.DOTALL
+    )
+    assert row is not None
+    assert re.search(r">10 min</time> <span class=\"again\">reopened<", row[0])
+
+
+def test_old_incident_keeps_the_count_that_it_had(operator: Client) -> None:
+    """The job goes on counting; what an incident used is told as of then, on its page, in lists and in downloads."""
+    incident = incident_of("llm-70b-pretrain")
+    Job.objects.filter(pk=incident.job_id).update(recover_count=7)
+    text = text_of(operator.get(f"/incidents/{incident.pk}/"))
+    assert "2 of 10 failures of the job used, this one included" in text
+    assert "Failures used 7 of 10 now" in text
+    listed = operator.get("/incidents/?tab=resolved").content.decode()
+    row = listed[listed.index(f'id="incident-{incident.pk}"') :].split("</tr>")[0]
+    assert ">2 of 10<" in row
+    lines = b"".join(operator.get("/incidents.csv?tab=resolved").streaming_content).decode()
+    (line,) = [line for line in csv.DictReader(io.StringIO(lines)) if line["incident"] == str(incident)]
+    assert (line["failures_used"], line["max_retry"]) == ("2", "10")
+
+
+def test_incident_that_counted_nothing_says_so_once_it_is_over(operator: Client) -> None:
+    incident = incident_of("llm-70b-pretrain")
+    Incident.objects.filter(pk=incident.pk).update(failures_used=None)
+    assert "none counted" in text_of(operator.get(f"/incidents/{incident.pk}/"))
+
+
+def test_what_a_person_is_asked_stands_at_the_top(operator: Client) -> None:
+    incident = incident_of("bert-distil")
+    for tab in ("", "?tab=audit"):
+        text = text_of(operator.get(f"/incidents/{incident.pk}/{tab}"))
+        assert text.index("Look at its data at that step") < text.index("Attempts")
+
+
+def test_program_that_took_it_is_named(operator: Client) -> None:
+    incident = incident_of("rlhf-ppo")
+    Incident.objects.filter(pk=incident.pk).update(
+        acknowledged_by_token="pager (ab12)", acknowledged_at=database_now()
+    )
+    assert "taken by token pager (ab12)" in text_of(operator.get(f"/incidents/{incident.pk}/"))
+    assert "token pager (ab12)" in text_of(operator.get("/incidents/"))

@@ -167,3 +167,16 @@ def test_address_that_cannot_be_read_is_refused_with_its_reason(operator: Client
     response = operator.get(address)
     assert response.status_code == 400
     assert "cannot be read" in text_of(response)
+
+
+def test_cluster_that_is_gone_is_offered_no_more_and_still_read(operator: Client) -> None:
+    gone = Cluster.objects.get(slug="east-2")
+    Cluster.objects.filter(pk=gone.pk).update(slug=f"east-2-{gone.system_uid[:8]}", name="east-2 (gone)")
+    gone.refresh_from_db()
+    assert gone.is_retired
+    html = operator.get("/").content.decode()
+    assert gone.slug not in html
+    assert "all clusters" not in html  # there is but one to choose
+    chosen = operator.get(f"/jobs/?cluster={gone.slug}&tab=all").content.decode()
+    assert "wav2vec-probe" in chosen
+    assert gone.slug in chosen

@@ -19,6 +19,7 @@ register.filter("duration", words.duration)
 register.filter("number", words.number)
 register.filter("byte_size", words.byte_size)
 register.filter("plain", words.plain)
+register.filter("failures", words.failures)
 
 
 @register.simple_tag

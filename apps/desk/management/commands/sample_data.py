@@ -260,6 +260,12 @@ class Sample:
         recovering = self.incident(
             rlhf, "Pod of worker 2 was deleted", "recovering", "high", age=33, rung="L1"
         )
+        recovering.opened_at, recovering.reopened_at, recovering.reopened_count = (
+            self.ago(700),
+            self.ago(33),
+            1,
+        )
+        recovering.save()
         self.action(recovering, "restart_process", "verifying", why="every worker is back and checked")
         self.action(
             recovering, "evict_worker", "refused", why="the node is suspected", refused="remedy not installed"
@@ -468,7 +474,7 @@ class Sample:
         incident = Incident.objects.create(
             tenant=job.tenant, cluster=job.cluster, subject=self.subject(job), job=job, title=title, state=state, severity=severity,
             state_since_at=resolved or self.ago(min(age, 12)), rung=rung, attempt=max(1, job.attempt - 1), failed_at=self.ago(age + 0.3),
-            opened_at=self.ago(age), resolved_at=resolved, closed_at=resolved if state == "closed" else None, resolution=resolution,
+            failures_used=(job.recover_count or None) if state != "suspected" else None, opened_at=self.ago(age), resolved_at=resolved, closed_at=resolved if state == "closed" else None, resolution=resolution,
             verdict={"category": "process_died", "culprit": "worker 3", "worker": "worker 3", "confidence": 0.9, "rule": "exit-by-signal", "evidence": ["exit by SIGKILL, pid 4130", "quick checks: disk pass, gpu pass"]},
         )  # fmt: skip
         Cause.objects.create(
@@ -596,7 +602,7 @@ class Sample:
             Incident(
                 tenant=job.tenant, cluster=job.cluster, subject=subject, job=job, title=f"Process of worker {n % 4} died", state="closed",
                 state_since_at=self.ago(90_000 + 60 * n), severity=("low", "medium", "high")[n % 3], opened_at=self.ago(90_100 + 60 * n),
-                resolved_at=self.ago(90_000 + 60 * n), closed_at=self.ago(90_000 + 60 * n), resolution="recovered", attempt=1,
+                resolved_at=self.ago(90_000 + 60 * n), closed_at=self.ago(90_000 + 60 * n), resolution="recovered", attempt=1, failures_used=1,
             )
             for n in range(count)
         ]  # fmt: skip
