@@ -12,6 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from django.conf import settings
+
 from apps.incidents.models import Action, Signal
 from apps.jobs.models import Job
 from incidentdesk.drills import job_view as view
@@ -23,6 +25,7 @@ from incidentdesk.frontdoor.errors import FrontDoorError
 from recovery.signals import SignalKind, Source
 
 POINT_SECONDS = 30
+MOST_REPEATS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +146,11 @@ def _play(
         ground = _Ground(field)
         for row, victim in group:
             cell = ground.play(row, victim, min(passage, row.passages))
+            for _ in range(MOST_REPEATS):
+                if not ground.was_away_too_long(cell):
+                    break
+                field.say(f"  {cell}: {cell.failure}; played again")
+                cell = ground.play(row, victim, min(passage, row.passages))
             cells.append(cell)
             field.say(f"  {cell}: {cell.failure or f'training again, {cell.seconds:.1f} s'}")
             if cell.failure:
@@ -198,6 +206,14 @@ class _Ground:
             self._field.disarm(row.point)
             self._abandon()
         return Cell(row, self._victim, self._stood, time.monotonic() - started, failure)
+
+    def was_away_too_long(self, cell: Cell) -> bool:
+        """Whether the last cell failed for the web process being away longer than the barrier waits for agents.
+
+        A pod that came anew could then not enrol in time, and all run unprotected, as they are made to.
+        """
+        barrier = float(settings.TIMINGS["ENROL_BARRIER_SECONDS"])
+        return bool(cell.failure) and cell.victim == "web" and self._away > barrier
 
     def leave(self) -> str:
         """Let the job come to rest and delete it. What is not as it should be, in words."""
