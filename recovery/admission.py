@@ -70,8 +70,8 @@ class AdmissionPolicy:
     buckets: Mapping[Dependency, Bucket] = field(default_factory=dict)
     weights: Mapping[str, float] = field(default_factory=dict)
     lone_use_share: float = 0.5
-    floor_share: float = 0.75  # of the fair share: half must be had in any minute, the rest is for gaps
-    floor_ahead_seconds: float = 20.0  # what ends within this is not counted on for the floor
+    floor_share: float = 0.85  # of the fair share: half must be had in any minute, the rest is for gaps
+    floor_ahead_seconds: float = 10.0  # what ends within this is not counted on for the floor
     length_margin: float = 1.05  # a restore this much shorter than all that is left may still wait
     backoff_base_seconds: float = 5.0
     backoff_factor: float = 2.0

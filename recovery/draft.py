@@ -12,6 +12,7 @@ from recovery import culprit as verdicts
 from recovery.errors import InvalidTransition
 from recovery.evidence import Fact, Role
 from recovery.incident_draft import IncidentDraft
+from recovery.guards import GUARDED_KINDS, held_by
 from recovery.ladder import Choice, jitter_seed
 from recovery.lifecycle import (
     ENDED_ACTION_STATES,
@@ -39,10 +40,12 @@ from recovery.records import (
     CountChange,
     CountWanted,
     Decision,
+    GuardRefusal,
     Mode,
     OrderWanted,
     PastAttempt,
     Policy,
+    ReservationWanted,
     SignalUse,
     SubjectState,
     TimelineEntry,
@@ -118,6 +121,8 @@ class Draft:
         self.attempts: list[AttemptChange] = []
         self.wanted: list[ActionWanted] = []
         self.action_changes: list[ActionChange] = []
+        self.reservations: list[ReservationWanted] = []
+        self.held_by: list[GuardRefusal] = []  # guards that held something back in this decision
         self.timeline: list[TimelineEntry] = []
         self.considered: list[Considered] = []
         self.ended: list[tuple[int, EndCause]] = []
@@ -477,13 +482,24 @@ class Draft:
         refused_because: str = "",
         needs_yes: bool = False,
     ) -> None:
-        """Want an action: ready at ``now + wait_seconds``, planned where a person must say so, or refused."""
+        """Want an action: ready at ``now + wait_seconds``, planned where a person must say so, or refused.
+
+        What would begin is reserved in the guards that count it; where one has refused, so is the action.
+        """
         state = ActionState.READY
+        target = target or self.job_name
+        if not refused_because and not needs_yes:
+            refusal = self.reserve(kind, target)
+            if refusal is not None:
+                refused_because = held_by(refusal.guard, refusal.numbers)
+                self.held_by.append(refusal)
+                self.considered.append(Considered(str(kind), refused_because))
+                if self.is_told_held(kind):
+                    return
         if refused_because:
             state = ActionState.REFUSED
         elif needs_yes:
             state = ActionState.PLANNED
-        target = target or self.job_name
         self.wanted.append(
             ActionWanted(
                 kind=kind,
@@ -513,6 +529,20 @@ class Draft:
                 target=target,
                 wait_seconds=wait_seconds,
             )
+
+    def reserve(self, kind: ActionKind, target: str) -> GuardRefusal | None:
+        """Want room for an action in every guard that counts it. What refuses it, if one has."""
+        if kind not in GUARDED_KINDS:
+            return None
+        for refusal in self.before.guard_refusals:
+            if refusal.kind is kind:
+                return refusal
+        self.reservations.append(ReservationWanted(kind, target))
+        return None
+
+    def is_told_held(self, kind: ActionKind) -> bool:
+        """Whether people have been told already that a guard holds it back: one row for one wait."""
+        return any(each.kind is kind for each in self.before.held_back)
 
     def change_action(
         self,
@@ -587,6 +617,7 @@ class Draft:
             incident=self.incident.change,
             actions=tuple(self.wanted),
             action_changes=tuple(self.action_changes),
+            reservations=tuple(self.reservations),
             timeline=tuple(timeline),
             considered=tuple(self.considered),
             verdict=self.verdict,

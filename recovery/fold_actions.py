@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 
 from recovery import phase_events as ev
 from recovery.draft import Draft
+from recovery.guards import held_by
 from recovery.lifecycle import (
     INSTALLED_ACTIONS,
     ActionKind,
@@ -13,7 +14,7 @@ from recovery.lifecycle import (
     IncidentState,
     Resolution,
 )
-from recovery.records import ActionView
+from recovery.records import ActionView, Considered
 from recovery.signals import Signal, SignalKind, Use
 
 
@@ -120,6 +121,15 @@ def _do_now(draft: Draft, signal: Signal) -> None:
         return
     if action.kind not in INSTALLED_ACTIONS or draft.is_observing:
         draft.use(signal, Use.REFUSED, f"it cannot be done here: {draft.observing_because}")
+        return
+    if action.state is ActionState.PLANNED and (refusal := draft.reserve(action.kind, action.target)):
+        held = held_by(refusal.guard, refusal.numbers)
+        draft.use(signal, Use.REFUSED, held)
+        draft.considered.append(Considered(str(action.kind), held))
+        words = str(action.kind).replace("_", " ")
+        draft.note("action_refused", f"Not begun for {by}: {words}, {held}", signal=signal, at=draft.now,
+                   action=str(action.kind), action_uid=action.uid, guard=refusal.guard)  # fmt: skip
+        draft.settle("guard.held", held)
         return
     draft.change_action(action, ActionState.READY, f"now, by {by}", not_before=draft.now, signal=signal)
     draft.use(signal, Use.USED, f"{action.kind} begins now, by {by}")

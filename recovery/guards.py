@@ -218,9 +218,13 @@ def limit_words(limit: Limit, members: int | None = None) -> str:
     return text if limit.measure is Measure.STANDING else f"{text} {_per(limit.window_seconds)}"
 
 
+#: How the reason of every action begins that a guard has held back.
+HELD_BY_GUARD = "held by guard "
+
+
 def held_by(name: str, numbers: str) -> str:
     """The sentence that an action, a timeline and a page carry."""
-    return f"held by guard {name}: {numbers}"
+    return f"{HELD_BY_GUARD}{name}: {numbers}"
 
 
 def _place(dimension: Dimension, group: str, cluster: str) -> str:

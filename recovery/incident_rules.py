@@ -22,6 +22,7 @@ from recovery.action_rules import (
 from recovery.causes import look_at_hold
 from recovery.draft import Draft
 from recovery.evidence import Role
+from recovery.guard_rules import settle_held, try_held_again
 from recovery.ladder import Choice, Situation, choose, failures_in_window, stuck
 from recovery.lifecycle import (
     ActionKind,
@@ -59,6 +60,7 @@ def conclude(draft: Draft) -> None:
     settle_deadlines(draft)
     for choice in draft.choices:
         carry_out(draft, choice)
+    try_held_again(draft)
     if draft.incident.is_open:
         match draft.job.phase:
             case Phase.TROUBLESHOOTING:
@@ -71,6 +73,7 @@ def conclude(draft: Draft) -> None:
                 _over(draft)
             case Phase.PENDING | Phase.BOOT_CHECKING:
                 pass
+    settle_held(draft)
     if draft.is_observing:
         _refuse_while_observing(draft)
     if draft.is_evidence_new and (draft.incident.is_open or draft.is_cause_new):
@@ -268,6 +271,8 @@ def _troubleshooting(draft: Draft) -> None:
     )
     carry_out(draft, choice)
     kinds = {remedy.kind for remedy in choice.remedies}
+    if draft.held_by:
+        return
     if ActionKind.RESTART_PROCESS in kinds:
         _wait_or_recover(draft, choice)
     elif ActionKind.STOP_JOB in kinds:
@@ -507,7 +512,7 @@ def _over(draft: Draft) -> None:
         for action in draft.open_actions(ActionKind.ASK_PERSON, ActionKind.STOP_JOB):
             if action.state in NOT_BEGUN:
                 draft.change_action(action, ActionState.CANCELLED, "the job has finished")
-    if draft.open_actions() or draft.is_wanted(*REMEDIES, ActionKind.ASK_PERSON):
+    if draft.open_actions() or draft.is_wanted(*REMEDIES, ActionKind.ASK_PERSON) or draft.held_by:
         return
     if incident.state is IncidentState.NEEDS_PERSON and job.phase is Phase.FAILED and _stop_failed(draft):
         return

@@ -163,6 +163,29 @@ class WorldView:
 
 
 @dataclass(frozen=True, slots=True)
+class GuardRefusal:
+    """A guard that had no room for a kind of action when this very decision asked it.
+
+    ``numbers`` are its numbers in words; ``frees_at`` is when its window has room, None = only a release helps.
+    """
+
+    kind: ActionKind
+    guard: str
+    numbers: str
+    frees_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HeldBack:
+    """An action that a guard has held back before, and that nothing else has been done about since."""
+
+    kind: ActionKind
+    target: str
+    why: str
+    deadline_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class SubjectState:
     """All that a decision may look at."""
 
@@ -181,6 +204,8 @@ class SubjectState:
     suspended: bool = False
     next_look_at: datetime | None = None
     stop_grace_seconds: float = 5.0  # from SIGTERM to SIGKILL when processes are stopped
+    guard_refusals: tuple[GuardRefusal, ...] = ()  # what this decision asked for and cannot have
+    held_back: tuple[HeldBack, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,6 +289,14 @@ class ActionWanted:
     price: Mapping[str, Any] = field(default_factory=dict)
     data: Mapping[str, Any] = field(default_factory=dict)
     refused_because: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ReservationWanted:
+    """An action that begins only if every guard that counts it has room, in the decision's transaction."""
+
+    kind: ActionKind
+    target: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -371,6 +404,7 @@ class Decision:
     incident: IncidentChange | None = None
     actions: tuple[ActionWanted, ...] = ()
     action_changes: tuple[ActionChange, ...] = ()
+    reservations: tuple[ReservationWanted, ...] = ()
     timeline: tuple[TimelineEntry, ...] = ()
     considered: tuple[Considered, ...] = ()
     verdict: Mapping[str, Any] = field(default_factory=dict)

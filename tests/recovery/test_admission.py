@@ -120,9 +120,9 @@ def test_tenant_that_reads_too_little_goes_before_higher_priorities() -> None:
     small = [restart(f"small-{n}", tenant="small", priority=0) for n in range(5)]
     admission = admit(waiting(*big, *small), NOW, POLICY)
     begun = [each.job for each in admission.admitted]
-    # Equal weights: the fair share of each is 5 of 10 GB/s, the floor three quarters of that.
-    assert sum(job.startswith("small") for job in begun) == 4
-    assert sum(job.startswith("big") for job in begun) == 6
+    # Equal weights: the fair share of each is 5 of 10 GB/s, the floor a little less.
+    assert sum(job.startswith("small") for job in begun) == 5
+    assert sum(job.startswith("big") for job in begun) == 5
 
 
 def test_weights_shift_the_floor() -> None:

@@ -17,10 +17,11 @@ from apps.access.clock import database_now
 from apps.incidents.models import InboxEntry, Signal, Subject
 from apps.incidents.policy import as_stored, current_policy
 from apps.incidents.services.outcome import store_decision
+from apps.incidents.services.reserving import decide_in_guards
 from apps.incidents.services.signals import NewSignal, record_signals
 from apps.incidents.services.state import load_inbox, load_state
 from apps.incidents.wake import wake_actions
-from recovery.decide import Policy, decide
+from recovery.decide import Policy
 from recovery.errors import NotFound, SubjectBusy
 from recovery.lifecycle import ActionState
 from recovery.signals import SignalKind, Source
@@ -134,7 +135,7 @@ def _decide_held(held: Subject, policy: Policy) -> None:
     inbox = load_inbox(rows)
     state = load_state(held, inbox, now=now)
     policy, policy_row = as_stored(policy, now)
-    decision = decide(state, inbox, now, policy)
+    state, decision = decide_in_guards(held, state, inbox, now, policy)
     due = store_decision(
         held, state, inbox, decision, policy_row, now=now, seconds=time.perf_counter() - started
     )

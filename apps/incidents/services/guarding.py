@@ -51,6 +51,7 @@ class Refusal:
     guard: str
     numbers: str
     frees_at: datetime | None
+    full: tuple[int, ...] = ()  # the counters that had no room
 
     def __str__(self) -> str:
         return guards.held_by(self.guard, self.numbers)
@@ -146,6 +147,32 @@ def reserve(*, cluster: Cluster, wants: Sequence[Want], now: datetime) -> tuple[
     Returns:
         None for a want that was reserved, else why not; in the order of ``wants``.
     """
+    refusals = _reserve_each(cluster, wants, now)
+    _count_refusals([refusal for refusal in refusals if refusal], now)
+    return refusals
+
+
+def reserve_all(
+    *, cluster: Cluster, wants: Sequence[Want], now: datetime
+) -> tuple[tuple[Want, Refusal], ...]:
+    """Reserve all of a decision's wants, or none of them. Part of the caller's transaction.
+
+    Returns:
+        Each want that was refused with the reason; empty when all are reserved.
+    """
+    if len(wants) < 2:
+        refusals = _reserve_each(cluster, wants, now)
+    else:
+        with transaction.atomic():
+            refusals = _reserve_each(cluster, wants, now)
+            if any(refusals):
+                transaction.set_rollback(True)
+    refused = [(want, refusal) for want, refusal in zip(wants, refusals, strict=True) if refusal]
+    _count_refusals([refusal for _, refusal in refused], now)
+    return tuple(refused)
+
+
+def _reserve_each(cluster: Cluster, wants: Sequence[Want], now: datetime) -> tuple[Refusal | None, ...]:
     assert connection.in_atomic_block, "a reservation is part of the transaction that writes its action"
     machines = _locked_machines(cluster, wants)
     if len(wants) > 1:
@@ -154,6 +181,11 @@ def reserve(*, cluster: Cluster, wants: Sequence[Want], now: datetime) -> tuple[
         _reserve(cluster, want, machines.get(want.machine.pk) if want.machine else None, now)
         for want in wants
     )
+
+
+def _count_refusals(refusals: Sequence[Refusal], now: datetime) -> None:
+    for refusal in refusals:
+        GuardCounter.objects.filter(pk__in=refusal.full).update(refusals=F("refusals") + 1, refused_at=now)
 
 
 def release(*, machine: Machine, holder: str) -> bool:
@@ -251,16 +283,13 @@ def _take(
 
 
 def _refused(cluster: Cluster, rows: Sequence[Sequence[Any]], now: datetime) -> Refusal:
-    """The first full counter's numbers, in words; every full one has refused."""
+    """The first full counter's numbers, in words."""
     full = [row for row in rows if row[8] >= row[7]]
-    GuardCounter.objects.filter(pk__in=[row[3] for row in full]).update(
-        refusals=F("refusals") + 1, refused_at=now
-    )
     _, _, _, _, limit_id, group, members, cap, live, slot_seconds, slots, newest = full[0]
     limit = GuardLimit.objects.get(pk=limit_id).as_limit()
     frees_at = None if slot_seconds is None else guards.frees_at(limit, cap, slots, newest, now)
     numbers = guards.refusal(limit, group, used=live, members=members, cluster=cluster.slug)
-    return Refusal(limit.name, numbers, frees_at)
+    return Refusal(limit.name, numbers, frees_at, tuple(row[3] for row in full))
 
 
 def _locked_machines(cluster: Cluster, wants: Sequence[Want]) -> dict[int, GuardedMachine]:

@@ -8,10 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Any
+
+from django.db.models import Q, QuerySet
 
 from apps.incidents.models import Decision
 from apps.incidents.policy import current_policy
+from recovery import decide as core
 from recovery.decide import Policy, decide
 from recovery.serialize import (
     decision_from_plain,
@@ -26,12 +30,18 @@ MOST_PLACES = 20  # differences that are told of one decision
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A decision that comes out otherwise by now. ``places`` are paths into it, with what was and what is."""
+    """A decision that comes out otherwise by now. ``places`` are paths into it, with what was and what is.
+
+    ``was`` and ``comes_out`` say in short what was decided and what would be: the rule, and what was wanted.
+    """
 
     decision_id: int
     subject: str
     n: int
     places: tuple[str, ...]
+    at: datetime | None = None
+    was: str = ""
+    comes_out: str = ""
 
     def __str__(self) -> str:
         return f"{self.subject}, decision {self.n}: {'; '.join(self.places)}"
@@ -56,15 +66,66 @@ def replay(decision: Decision, policy: Policy | None = None) -> Difference | Non
     if was is not None:
         policy = replace(policy, version=was.version)
     state, inbox = state_from_plain(decision.state_before), inbox_from_plain(decision.inbox)
+    stored, again = decision_from_plain(decision.outcome), decide(state, inbox, decision.at, policy)
     places = [
-        *differences(decision.state_before, to_plain(state), "state"),
-        *differences(decision.inbox, to_plain(inbox), "inbox"),
-        *differences(decision.outcome, to_plain(decision_from_plain(decision.outcome)), "stored"),
-        *differences(decision.outcome, to_plain(decide(state, inbox, decision.at, policy)), "outcome"),
+        *_lost(decision.state_before, to_plain(state), "state"),
+        *_lost(decision.inbox, to_plain(inbox), "inbox"),
+        *_lost(decision.outcome, to_plain(stored), "stored"),
+        *differences(to_plain(stored), to_plain(again), "outcome"),
     ]
     if not places:
         return None
-    return Difference(decision.pk, str(decision.subject), decision.n, tuple(places[:MOST_PLACES]))
+    return Difference(
+        decision_id=decision.pk,
+        subject=str(decision.subject),
+        n=decision.n,
+        places=tuple(places[:MOST_PLACES]),
+        at=decision.at,
+        was=in_short(stored),
+        comes_out=in_short(again),
+    )
+
+
+def _lost(stored: Any, read: Any, path: str) -> Iterator[str]:
+    """What does not read back as it was stored. What a newer version has added is no loss."""
+    return (place for place in differences(stored, read, path) if not place.endswith(" is new"))
+
+
+def in_short(decision: core.Decision) -> str:
+    """The rule, and what the decision wanted, in a few words."""
+    wanted = [f"{action.kind} {action.state}" for action in decision.actions]
+    wanted += [f"order {order.sequence}" for order in decision.orders]
+    if decision.incident is not None and decision.incident.state is not None:
+        wanted.append(f"incident {decision.incident.state}")
+    return f"{decision.rule}: {', '.join(wanted) or 'nothing'}"
+
+
+def decisions_of(*, subject: str = "", since: datetime | None = None) -> QuerySet[Decision]:
+    """Stored decisions, oldest first.
+
+    Args:
+        subject: A subject as it is written ("job 12"), or namespace/name of a job; empty = all.
+        since: Only decisions made since then.
+    """
+    found = Decision.objects.select_related("subject", "policy").order_by("pk")
+    if subject:
+        kind, _, key = subject.partition(" ")
+        namespace, _, name = subject.partition("/")
+        found = found.filter(
+            Q(subject__kind=kind, subject__key=key.strip())
+            | Q(subject__job__namespace=namespace, subject__job__name=name)
+        )
+    return found if since is None else found.filter(at__gte=since)
+
+
+def replay_all(decisions: QuerySet[Decision], policy: Policy | None = None) -> tuple[int, list[Difference]]:
+    """Make these decisions again. Returns how many there were, and what differs. ``policy`` as in ``replay``."""
+    count, found = 0, []
+    for decision in decisions.iterator(100):
+        count += 1
+        if (difference := replay(decision, policy)) is not None:
+            found.append(difference)
+    return count, found
 
 
 def replay_after(decision_id: int, policy: Policy | None = None) -> tuple[int, list[Difference]]:
@@ -72,17 +133,7 @@ def replay_after(decision_id: int, policy: Policy | None = None) -> tuple[int, l
 
     ``policy`` as in ``replay``.
     """
-    count, found = 0, []
-    for decision in (
-        Decision.objects.select_related("subject", "policy")
-        .filter(pk__gt=decision_id)
-        .order_by("pk")
-        .iterator(100)
-    ):
-        count += 1
-        if (difference := replay(decision, policy)) is not None:
-            found.append(difference)
-    return count, found
+    return replay_all(decisions_of().filter(pk__gt=decision_id), policy)
 
 
 def differences(was: Any, now: Any, path: str) -> Iterator[str]:

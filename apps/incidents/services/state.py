@@ -12,6 +12,7 @@ from apps.incidents.policy import effective_mode
 from apps.jobs.models import Attempt, Checkpoint, Incarnation, Job, Order, Worker
 from apps.nodes.models import WatchState
 from recovery import decide as core
+from recovery.guards import HELD_BY_GUARD
 from recovery.lifecycle import (
     OPEN_ACTION_STATES,
     OPEN_INCIDENT_STATES,
@@ -99,6 +100,7 @@ def load_state(held: Subject, inbox: tuple[CoreSignal, ...], *, now: datetime) -
         ),
         incident=_incident(incident),
         actions=_actions(incident),
+        held_back=_held_back(incident),
         past_attempts=past_attempts,
         world=_world(held, now),
         world_running_at=job.world_running_at,
@@ -287,6 +289,22 @@ def _actions(incident: Incident | None) -> tuple[core.ActionView, ...]:
             data=row.content,
         )
         for row in rows
+    )
+
+
+def _held_back(incident: Incident | None) -> tuple[core.HeldBack, ...]:
+    """What a guard holds back for as long as the incident waits for it: the newest refusal of each kind."""
+    if incident is None or incident.waiting_for != WaitingFor.GUARD:
+        return ()
+    rows = Action.objects.filter(
+        incident=incident, state=ActionState.REFUSED, refused_because__startswith=HELD_BY_GUARD
+    ).order_by("id")
+    newest = {row.kind: row for row in rows}
+    return tuple(
+        core.HeldBack(
+            kind=ActionKind(row.kind), target=row.target, why=row.why, deadline_seconds=row.deadline_seconds
+        )
+        for _, row in sorted(newest.items())
     )
 
 
