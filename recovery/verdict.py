@@ -32,6 +32,11 @@ _WEIGHTS: Mapping[EvidenceClass, float] = {
     EvidenceClass.SYMPTOM: 0.4,
     EvidenceClass.BENIGN: 0.2,
 }
+#: Two rules of one class whose specificities differ by no more are about as exact.
+ABOUT_AS_EXACT = 8
+_GOES_ON = frozenset(
+    {Remedy.RESTART_PROCESS, Remedy.RESTART_CONTAINER, Remedy.BACKOFF_SHARED, Remedy.NEEDS_OPERATOR}
+)
 _CONTRADICTED = 0.15
 _SUPPORTED = 0.05
 
@@ -117,8 +122,9 @@ def judge(evidence: Evidence, history: History, rules: RuleSet) -> Verdict:
     culprit = ranks.culprit(hits)
     if not hits:
         return _unknown(facts, seen, culprit)
-    best = max(_of_culprit(hits, culprit, ranks) or hits, key=lambda hit: hit.rank_key)
-    best = _refined(best, hits)
+    among = _of_culprit(hits, culprit, ranks) or hits
+    best = max(among, key=lambda hit: hit.rank_key)
+    best = _refined(_spared(best, among), hits)
     return _verdict(best, hits, facts, seen, culprit, rules)
 
 
@@ -170,6 +176,23 @@ def _concluded(rule: Rule, facts: Mapping[str, FactValue], lines: tuple[Line, ..
                 case.reason, lines,
             )  # fmt: skip
     return Hit(rule, rule.category, rule.remedy, rule.blame, rule.reason, lines)
+
+
+def _spared(best: Hit, hits: list[Hit]) -> Hit:
+    """Where evidence of the same class speaks for and against giving up, and about as exactly, go on.
+
+    Stopping a job that could go on is the dearest mistake of all.
+    """
+    if best.remedy is not Remedy.FAIL_FAST:
+        return best
+    others = [
+        hit
+        for hit in hits
+        if hit.remedy in _GOES_ON
+        and hit.rule.evidence_class is best.rule.evidence_class
+        and hit.rule.specificity >= best.rule.specificity - ABOUT_AS_EXACT
+    ]
+    return max(others, key=lambda hit: hit.rank_key, default=best)
 
 
 def _of_culprit(hits: list[Hit], culprit: across_ranks.Culprit, ranks: across_ranks.Ranks) -> list[Hit]:
