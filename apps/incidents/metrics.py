@@ -82,6 +82,46 @@ _GAUGES: tuple[tuple[str, str, tuple[str, ...], str], ...] = (
         "SELECT count(*) FROM incidents_subject WHERE next_look_at < clock_timestamp()",
     ),
     (
+        "incidentdesk_guard_used",
+        "Machines or actions that a guard counts now (a window: as of its last reservation), in its fullest group",
+        ("cluster", "guard"),
+        (
+            "SELECT c.slug, l.name, max(g.used) FROM incidents_guardcounter g "
+            "JOIN incidents_guardlimit l ON l.id = g.limit_id JOIN access_cluster c ON c.id = g.cluster_id "
+            "GROUP BY c.slug, l.name"
+        ),
+    ),
+    (
+        "incidentdesk_guard_full_groups",
+        "Groups in which a standing guard has no room",
+        ("cluster", "guard"),
+        (
+            "SELECT c.slug, l.name, count(*) FILTER (WHERE g.used >= g.cap) FROM incidents_guardcounter g "
+            "JOIN incidents_guardlimit l ON l.id = g.limit_id JOIN access_cluster c ON c.id = g.cluster_id "
+            "WHERE g.slot_seconds IS NULL GROUP BY c.slug, l.name"
+        ),
+    ),
+    (
+        "incidentdesk_guard_refusals",
+        "Actions that a guard has refused",
+        ("cluster", "guard"),
+        (
+            "SELECT c.slug, l.name, sum(g.refusals) FROM incidents_guardcounter g "
+            "JOIN incidents_guardlimit l ON l.id = g.limit_id JOIN access_cluster c ON c.id = g.cluster_id "
+            "GROUP BY c.slug, l.name"
+        ),
+    ),
+    (
+        "incidentdesk_guard_drifts",
+        "Recounts that found another number than a guard's counter said; it should never rise",
+        ("cluster", "guard"),
+        (
+            "SELECT c.slug, l.name, sum(g.drifts) FROM incidents_guardcounter g "
+            "JOIN incidents_guardlimit l ON l.id = g.limit_id JOIN access_cluster c ON c.id = g.cluster_id "
+            "GROUP BY c.slug, l.name"
+        ),
+    ),
+    (
         "incidentdesk_agents",
         "Worker agents that are enrolled and alive, by silence",
         ("silent",),

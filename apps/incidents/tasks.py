@@ -5,7 +5,7 @@ from celery import shared_task
 from apps import wiring
 from apps.access.clock import database_now
 from apps.access.services import forget_idempotency_keys
-from apps.incidents.services import acting, deciding, feed, ticking
+from apps.incidents.services import acting, deciding, feed, guarding, ticking
 from apps.incidents.services.placing import place_signal
 from apps.incidents.wake import wake_actions, wake_subjects
 
@@ -32,9 +32,16 @@ def tick() -> None:
     wake_actions(due.actions)
 
 
+@shared_task(ignore_result=True, time_limit=55)
+def recount_guards() -> None:
+    """Compare the counters of all guards with what is so, and correct them. Harmless when doubled."""
+    guarding.recount_all(now=database_now())
+
+
 @shared_task(ignore_result=True, time_limit=120)
 def sweep() -> None:
     """Forget what is only kept for a while."""
     now = database_now()
     feed.forget_old_rows(now=now)
     forget_idempotency_keys(now=now)
+    guarding.forget_old_uses(now=now)

@@ -206,6 +206,7 @@ CELERY_TASK_ROUTES = {
     "apps.incidents.tasks.decide_subject": {"queue": "decide"},
     "apps.incidents.tasks.run_action": {"queue": "act"},
     "apps.incidents.tasks.tick": {"queue": "import"},
+    "apps.incidents.tasks.recount_guards": {"queue": "import"},
     "apps.incidents.tasks.sweep": {"queue": "import"},
 }
 CELERY_TASK_PUBLISH_RETRY = False
@@ -214,6 +215,8 @@ CELERY_TIMEZONE = "UTC"
 CELERY_BEAT_SCHEDULE = {
     # due rows must not wait longer than a person notices
     "tick": {"task": "apps.incidents.tasks.tick", "schedule": 1.0, "options": {"expires": 5}},
+    # a counter that drifted must not hold anything back, or let it through, for long
+    "recount_guards": {"task": "apps.incidents.tasks.recount_guards", "schedule": 60.0, "options": {"expires": 60}},
     # old feed rows and sessions; nothing depends on when
     "sweep": {"task": "apps.incidents.tasks.sweep", "schedule": 300.0, "options": {"expires": 300}},
 }
