@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from recovery import wording
+from recovery.decision_prices import price_of_restart
 from recovery.draft import Draft
 from recovery.ladder import Choice, Situation, choose
 from recovery.lifecycle import ActionKind, ActionState, IncidentState, Severity
@@ -118,14 +119,17 @@ def carry_out(draft: Draft, choice: Choice) -> None:
         is_open = draft.is_wanted(remedy.kind)
         if is_open and not remedy.refused_because:
             continue
+        is_restart = remedy.kind is ActionKind.RESTART_PROCESS
+        wait_seconds = choice.wait_seconds if is_restart else 0.0
         draft.want(
             remedy.kind,
             remedy.why,
             target=_target(draft, remedy.kind),
-            wait_seconds=choice.wait_seconds if remedy.kind is ActionKind.RESTART_PROCESS else 0.0,
+            wait_seconds=wait_seconds,
             deadline_seconds=deadlines.get(remedy.kind, 0.0),
             refused_because=remedy.refused_because,
             needs_yes=needs_yes and remedy.kind in REMEDIES,
+            priced=price_of_restart(draft, remedy.why, wait_seconds) if is_restart else None,
         )
 
 

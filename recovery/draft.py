@@ -29,6 +29,7 @@ from recovery.lifecycle import (
 from recovery.phase_events import Event
 from recovery.phases import Count, JobState, Order, OrderKind, Phase, Step, step
 from recovery.placement import Lives
+from recovery.prices import PricedChoice
 from recovery.records import (
     ActionChange,
     ActionView,
@@ -330,6 +331,7 @@ class Draft:
                 sequence=attempt.sequence,
                 would=count is not None and count.would,
                 witness=count.witness if count is not None else None,
+                first_step_at=attempt.first_step_at,
             )
         )
 
@@ -481,10 +483,12 @@ class Draft:
         deadline_seconds: float = 0.0,
         refused_because: str = "",
         needs_yes: bool = False,
+        priced: PricedChoice | None = None,
     ) -> None:
         """Want an action: ready at ``now + wait_seconds``, planned where a person must say so, or refused.
 
         What would begin is reserved in the guards that count it; where one has refused, so is the action.
+        ``priced``: what it costs beside the other options, None = not known.
         """
         state = ActionState.READY
         target = target or self.job_name
@@ -509,22 +513,24 @@ class Draft:
                 not_before=None if refused_because else self.now + timedelta(seconds=wait_seconds),
                 deadline_seconds=deadline_seconds,
                 why=why,
+                price=priced.as_plain() if priced is not None else {},
                 data={"jitter_seed": self.seed} if wait_seconds else {},
                 refused_because=refused_because,
             )
         )
         words = str(kind).replace("_", " ")
+        costs = f". Costs: {priced.words}" if priced is not None else ""
         if refused_because:
             self.note(
                 "action_refused",
-                f"Refused: {words}, {refused_because}. {why}",
+                f"Refused: {words}, {refused_because}. {why}{costs}",
                 action=str(kind),
                 target=target,
             )
         else:
             self.note(
                 "decided",
-                f"Decided: {words}. {why}",
+                f"Decided: {words}. {why}{costs}",
                 action=str(kind),
                 target=target,
                 wait_seconds=wait_seconds,

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from recovery import causes, evidence, wording
+from recovery import causes, decision_prices, evidence, wording
 from recovery import phase_events as ev
 from recovery.draft import Draft
 from recovery.failures import move_failure, take_late
+from recovery.lifecycle import ActionKind
 from recovery.phases import MessagePhase, MessageType, Phase
+from recovery.records import Considered
 from recovery.rules import ends
 from recovery.signals import Signal, SignalKind, Use, WorkerKey
 
@@ -150,6 +152,10 @@ def _hang(draft: Draft, signal: Signal) -> None:
     result = draft.move(ev.HangSuspected(key, signal.sequence), signal)
     draft.use(signal, result.use, result.reason)
     if result.use is Use.USED:
+        priced = decision_prices.price_of_standstill(draft, signal.data)
+        if priced is not None:
+            refused = f"nothing is killed on a suspicion. {priced.why}: {priced.words}"
+            draft.considered.append(Considered(str(ActionKind.RESTART_PROCESS), refused))
         draft.suspicions.append(
             evidence.fact_of_end(
                 signal, worker=key, node=draft.lives.node(key, signal), attempt=draft.job.attempt

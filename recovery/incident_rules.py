@@ -20,6 +20,7 @@ from recovery.action_rules import (
     take_next_rung,
 )
 from recovery.causes import look_at_hold
+from recovery.decision_prices import price_of_restart
 from recovery.draft import Draft
 from recovery.evidence import Role
 from recovery.guard_rules import settle_held, try_held_again
@@ -563,6 +564,7 @@ def _refuse_while_observing(draft: Draft) -> None:
         ActionKind.RESTART_PROCESS,
         f"{verdict.reason}: would restart in place",
         refused_because=because,
+        priced=price_of_restart(draft, verdict.reason),
     )
     draft.settle("observe.refused", because)
 

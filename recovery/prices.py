@@ -112,7 +112,7 @@ class Price:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class PricedChoice:
     """Options with their prices, and which is taken. ``chosen`` is an option's name, "" when none can be had.
 
     ``deadline``: when the chosen option must have had its effect; then it is priced again.
@@ -126,6 +126,14 @@ class Choice:
     def price(self, option: str) -> Price:
         """The price of an option."""
         return next(price for price in self.prices if price.option == option)
+
+    @property
+    def words(self) -> str:
+        """Every option with its GPU-hours and how they are known, for a sentence."""
+        return ", ".join(
+            f"{price.option.replace('_', ' ')} {price.gpu_hours:.2g} GPU-hours ({price.basis})"
+            for price in self.prices
+        )
 
     def as_plain(self) -> dict[str, Any]:
         """As JSON, for a stored decision: every option's price, not only the chosen one's."""
@@ -211,7 +219,7 @@ class SlowNode:
     needed: int = 3
 
 
-def price_slow_node(slow: SlowNode, now: datetime, *, grace_share: float = 0.5) -> Choice:
+def price_slow_node(slow: SlowNode, now: datetime, *, grace_share: float = 0.5) -> PricedChoice:
     """Evict a slow node now, or at the next safe point: the cheaper moment, both priced.
 
     Unconfirmed, nothing is evicted. The deadline of waiting is the expected commit plus ``grace_share`` of the wait:
@@ -248,19 +256,19 @@ def price_slow_node(slow: SlowNode, now: datetime, *, grace_share: float = 0.5) 
     if slow.seen < slow.needed:
         why = f"not confirmed: slow in {slow.seen} of the last {slow.looked} comparisons, {slow.needed} are needed"
         unconfirmed = tuple(Price(price.option, price.parts, why) for price in (evict_now, wait))
-        return Choice(SlowOption.KEEP, why, (Price(SlowOption.KEEP, (waiting,)), *unconfirmed))
+        return PricedChoice(SlowOption.KEEP, why, (Price(SlowOption.KEEP, (waiting,)), *unconfirmed))
     confirmed = f"confirmed: slow in {slow.seen} of the last {slow.looked} comparisons"
     if evict_now.gpu_seconds < wait.gpu_seconds:
         why = (
             f"{confirmed}; waiting {until:.0f} s at {slowdown:.0%} slowdown costs {waiting.gpu_seconds:.0f} "
             f"GPU-seconds, what is computed again only {evict_now.parts[0].gpu_seconds:.0f}"
         )
-        return Choice(SlowOption.EVICT_NOW, why, (evict_now, wait))
+        return PricedChoice(SlowOption.EVICT_NOW, why, (evict_now, wait))
     why = (
         f"{confirmed}; waiting {until:.0f} s at {slowdown:.0%} slowdown costs {waiting.gpu_seconds:.0f} GPU-seconds, "
         f"acting now {evict_now.parts[0].gpu_seconds:.0f} that would be computed again"
     )
-    return Choice(
+    return PricedChoice(
         SlowOption.EVICT_AT_CHECKPOINT,
         why,
         (evict_now, wait),
@@ -295,7 +303,7 @@ class Hang:
     judged_as: str = "step"
 
 
-def price_hang(hang: Hang, now: datetime) -> Choice:
+def price_hang(hang: Hang, now: datetime) -> PricedChoice:
     """Act on a suspected hang now, or wait until it is confirmed. No checkpoint is coming, so waiting saves no work.
 
     Acting costs what is computed again and the restart, always; waiting costs the time until confirmation and then the
@@ -330,12 +338,14 @@ def price_hang(hang: Hang, now: datetime) -> Choice:
     wait = Price(HangOption.WAIT, (waiting, *parts(chance, chance_basis)))
     what = f"no progress for {still:.0f} s, judged as {hang.judged_as}"
     if hang.is_confirmed:
-        return Choice(HangOption.ACT_NOW, f"{what}: confirmed, and no checkpoint is coming", (act, wait))
+        return PricedChoice(
+            HangOption.ACT_NOW, f"{what}: confirmed, and no checkpoint is coming", (act, wait)
+        )
     if act.gpu_seconds < wait.gpu_seconds:
         why = f"{what}: at a chance of {chance:.0%}, waiting {left:.0f} s more costs more than acting now"
-        return Choice(HangOption.ACT_NOW, why, (act, wait))
+        return PricedChoice(HangOption.ACT_NOW, why, (act, wait))
     why = f"{what}: at a chance of {chance:.0%}, acting now costs more than waiting {left:.0f} s for confirmation"
-    return Choice(HangOption.WAIT, why, (act, wait), now + timedelta(seconds=left))
+    return PricedChoice(HangOption.WAIT, why, (act, wait), now + timedelta(seconds=left))
 
 
 def confirmation_share(*, wait_seconds: float, act_seconds: float) -> float:
@@ -384,7 +394,7 @@ class ElasticLoss:
 
 
 @dataclass(frozen=True, slots=True)
-class ElasticChoice(Choice):
+class ElasticChoice(PricedChoice):
     """Also the global batch before and after a resize, None while it is not known."""
 
     batch_before: int | None = None
@@ -392,7 +402,11 @@ class ElasticChoice(Choice):
 
     def as_plain(self) -> dict[str, Any]:
         """As JSON, for a stored decision."""
-        return {**Choice.as_plain(self), "batch_before": self.batch_before, "batch_after": self.batch_after}
+        return {
+            **PricedChoice.as_plain(self),
+            "batch_before": self.batch_before,
+            "batch_after": self.batch_after,
+        }
 
 
 def price_elastic(loss: ElasticLoss, now: datetime) -> ElasticChoice:

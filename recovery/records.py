@@ -92,6 +92,7 @@ class PastAttempt:
     sequence: int = 0  # of the command order that began it
     would: bool = False
     witness: OnlyWitness | None = None
+    first_step_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,6 +205,7 @@ class SubjectState:
     suspended: bool = False
     next_look_at: datetime | None = None
     stop_grace_seconds: float = 5.0  # from SIGTERM to SIGKILL when processes are stopped
+    gpus: int = 0  # of the whole job, for prices; 0 = not known
     guard_refusals: tuple[GuardRefusal, ...] = ()  # what this decision asked for and cannot have
     held_back: tuple[HeldBack, ...] = ()
 

@@ -106,6 +106,7 @@ def load_state(held: Subject, inbox: tuple[CoreSignal, ...], *, now: datetime) -
         world_running_at=job.world_running_at,
         suspended=job.is_suspended,
         stop_grace_seconds=job.stop_grace_seconds,
+        gpus=job.world_size * job.gpus_per_worker,
         next_look_at=held.next_look_at,
     )
 
@@ -329,6 +330,7 @@ def _past_attempts(job: Job) -> tuple[core.PastAttempt, ...]:
                 sequence=row.sequence,
                 would=count.would if count else False,
                 witness=OnlyWitness(count.only_witness) if count and count.only_witness else None,
+                first_step_at=row.first_step_at,
             )
         )
     return tuple(past)
