@@ -94,6 +94,7 @@ class Price:
         plain: dict[str, Any] = {
             "option": self.option,
             "gpu_seconds": round(self.gpu_seconds, 3),
+            "gpu_hours": round(self.gpu_hours, 6),
             "basis": str(self.basis),
             "parts": [
                 {

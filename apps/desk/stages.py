@@ -7,11 +7,17 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from django.conf import settings
+from django.db.models import Count
+
 from apps.desk.charts import segments
 from apps.desk.words import duration, failures, number
+from apps.incidents.gpu_prices import read_prices
 from apps.incidents.models import Incident
+from apps.jobs.models import Job
 from apps.nodes.models import Machine
 from recovery import timeline
+from recovery.errors import BadInput
 from recovery.lifecycle import OPEN_INCIDENT_STATES
 from recovery.timeline import RecoveryTimeline
 
@@ -114,7 +120,29 @@ def _lost(incident: Incident, recovery: RecoveryTimeline) -> list[Fact]:
                 f"estimated: {number(gpus)} GPUs idle for {duration(recovery.total.total_seconds())}{so_far}",
             )
         )
+    if job is not None and settings.GPU_PRICES:
+        facts += _money(job, recovery)
     return facts
+
+
+def _money(job: Job, recovery: RecoveryTimeline) -> list[Fact]:
+    """What its GPUs' time costs, by type; types without a price, and unknown ones, show nothing."""
+    try:
+        prices = read_prices(settings.GPU_PRICES)
+    except BadInput as error:
+        return [Fact("–", str(error))]
+    machines = job.workers.filter(incarnation__machine__isnull=False)
+    by_type = machines.values_list("incarnation__machine__gpu_type").annotate(workers=Count("id"))
+    gpus = {gpu_type: workers * job.gpus_per_worker for gpu_type, workers in by_type}
+    paid = timeline.cost(recovery, gpus, prices=prices)
+    return [
+        Fact(
+            f"{amount.amount:,.2f} {amount.price.currency}",
+            f"{gpu_type} at {amount.price.per_gpu_hour:g} per GPU-hour, {amount.price.source}, "
+            f"{amount.price.as_of.isoformat()}; without the steps done again",
+        )
+        for gpu_type, amount in paid.money.items()
+    ]
 
 
 def _budget(incident: Incident) -> list[Fact]:
