@@ -111,7 +111,7 @@ def elastic_choices() -> str:
     )
     cases = [
         ("replacement in 20 s", replace(base, replacement_seconds=measured(20))),
-        ("replacement in 50 s, as in the reference run", base),
+        ("replacement in 50 s, as in that run", base),
         ("the same, checkpoint cannot be resharded", replace(base, can_reshard=False)),
         ("replacement in 400 s, beyond the timeout", replace(base, replacement_seconds=estimated(400))),
         ("retries used up", replace(base, tries=10)),
