@@ -16,7 +16,7 @@ from recovery.decision_prices import (
 )
 from recovery.figures import Basis, assumed, estimated, measured
 from recovery.lifecycle import ActionKind
-from recovery.records import AttemptView, IncarnationView, PastAttempt
+from recovery.records import AttemptView, CheckpointView, IncarnationView, PastAttempt
 from recovery.serialize import decision_from_plain, to_plain
 from recovery.signals import SignalKind, WorkerKey
 from tests.recovery.desk import START, Desk, committed
@@ -148,6 +148,18 @@ def test_decision_to_restart_carries_both_prices_and_its_timeline_says_them() ->
     assert "Costs: restart process 0.1" in line
     assert "GPU-hours (estimated), restart container" in line
     assert decision_from_plain(to_plain(decision)) == decision, "what is stored replays alike"
+
+
+def test_checkpoint_that_was_begun_and_never_committed_saves_no_step() -> None:
+    """R33: a dangling checkpoint belongs to its attempt, and nothing is priced by it."""
+    desk = stepping(24)
+    dangling = CheckpointView(3380, "/checkpoints/step-00003380", "written", START)
+    desk.state = replace(desk.state, checkpoints=(dangling, committed(3300)))
+    desk.kill(0)
+    desk.decide()
+    desk.stopped(0, 1, 2)
+    (wanted,) = desk.decide().actions
+    assert wanted.price["options"][0]["parts"][0]["seconds"] == 17.6
 
 
 def test_decision_says_no_price_where_the_size_of_the_job_is_not_known() -> None:
