@@ -42,6 +42,10 @@ def main(words: list[str]) -> int:
             f"The machine is busy: a figure taken above a load of {MAX_LOAD} says nothing. Try again when it rests."
         )
         return 1
+    if options.name == "guards":
+        from incidentdesk.bench import guards
+
+        return guards.measure()
     root = CHECKOUT / ".desk" / f"bench-{os.getpid()}"
     try:
         with running_stack(root, is_long=False, say=print, env=BENCH_ENV) as field:

@@ -16,7 +16,9 @@ from typing import Any
 
 from django.conf import settings
 from django.db import connection, transaction
-from django.db.models import F
+from django.db.models import Count, F, TextField, Value
+from django.db.models.fields.json import KeyTextTransform
+from django.db.models.functions import Coalesce, NullIf
 
 from apps.access.models import Cluster
 from apps.incidents.guard_models import GuardCounter, GuardedMachine, GuardLimit, GuardUse
@@ -369,14 +371,31 @@ def ensure_default_limits(cluster: Cluster, now: datetime) -> None:
 def count_members(cluster: Cluster) -> dict[Dimension, Counter[str]]:
     """Machines of each group: the denominators. A tenant's are those that its pods are on."""
     members: dict[Dimension, Counter[str]] = {dimension: Counter() for dimension in Dimension}
-    machines = Machine.objects.filter(cluster=cluster, gone_at__isnull=True)
-    for machine in machines.only("pool", "rack", "labels").iterator(2000):
-        for dimension, group in machine_groups(machine).items():
-            members[dimension][group] += 1
-    pods = Pod.objects.filter(cluster=cluster, gone_at__isnull=True).exclude(node_name="")
-    for tenant, _ in pods.order_by().values_list("tenant__slug", "node_name").distinct():
-        members[Dimension.TENANT][tenant] += 1
+    columns = {Dimension.POOL: F("pool"), Dimension.RACK: F("rack")} | {
+        Dimension(dimension): _first_label(keys) for dimension, keys in settings.GUARD_LABELS.items()
+    }
+    machines = Machine.objects.filter(cluster=cluster, gone_at__isnull=True).order_by()
+    named = machines.annotate(**{f"of_{dimension}": column for dimension, column in columns.items()})
+    rows = named.values_list(*(f"of_{dimension}" for dimension in columns)).annotate(n=Count("pk"))
+    for *groups, n in rows:
+        members[Dimension.CLUSTER][WHOLE] += n
+        for dimension, group in zip(columns, groups, strict=True):
+            if group:
+                members[dimension][group[:100]] += n
+    members[Dimension.TENANT] = _count_tenants(cluster)
     return members
+
+
+def _first_label(keys: Sequence[str]) -> Coalesce:
+    text = TextField()
+    labels = [NullIf(KeyTextTransform(key, "labels"), Value(""), output_field=text) for key in keys]
+    return Coalesce(*labels, Value(""), output_field=text)
+
+
+def _count_tenants(cluster: Cluster) -> Counter[str]:
+    pods = Pod.objects.filter(cluster=cluster, gone_at__isnull=True).exclude(node_name="").order_by()
+    rows = pods.values("tenant__slug").annotate(n=Count("node_name", distinct=True))
+    return Counter({row["tenant__slug"]: row["n"] for row in rows})
 
 
 def _columns(limit: Limit) -> dict[str, Any]:
@@ -393,8 +412,13 @@ def _columns(limit: Limit) -> dict[str, Any]:
 
 def _add_missing(cluster: Cluster, groups: Mapping[str, str], now: datetime) -> None:
     """Counters of a group that no recount has seen yet: a new cluster, rack or tenant."""
+    is_new = not GuardCounter.objects.filter(cluster=cluster).exists()
     ensure_default_limits(cluster, now)
-    members = count_members(cluster)
+    if is_new or not groups.keys() <= {Dimension.CLUSTER, Dimension.TENANT}:
+        members = count_members(cluster)
+    else:
+        members = {dimension: Counter() for dimension in Dimension}
+        members[Dimension.TENANT] = _count_tenants(cluster)
     for dimension, group in groups.items():
         members[Dimension(dimension)].setdefault(group, 0)
     _add_counters(cluster, list(GuardLimit.objects.filter(cluster=cluster, is_enabled=True)), members, now)
@@ -430,6 +454,14 @@ def _add_counters(
 
 def _measure(counter: GuardCounter, limit: Limit, members: int) -> None:
     counter.members, counter.cap = members, limit.cap(members)
+
+
+def used_now(counter: GuardCounter, limit: Limit, now: datetime) -> int:
+    """How much of a guard is used now; of a window, without what it has left behind."""
+    if limit.measure is Measure.STANDING:
+        return counter.used
+    slot = guards.slot_of(now, limit.window_seconds)
+    return sum(guards.live_slots(counter.slots, counter.newest_slot, slot).values())
 
 
 # The recount.
