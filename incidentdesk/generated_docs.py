@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from incidentdesk.settings.timings import TIMINGS
-from recovery import lifecycle, phases, price_tables
+from recovery import guards, lifecycle, phases, price_tables
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 BLOCK = re.compile(r"<!-- made by the program: (?P<name>[a-z-]+) -->\n.*?<!-- end -->", re.DOTALL)
@@ -29,6 +29,7 @@ def timings() -> str:
 TABLES: dict[str, Callable[[], str]] = {
     "phases": phases.markdown,
     "lifecycle": lifecycle.markdown,
+    "guards": guards.markdown,
     "timings": timings,
     "checkpoint-intervals": price_tables.checkpoint_intervals,
     "slow-node-moments": price_tables.slow_node_moments,
