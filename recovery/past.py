@@ -39,6 +39,7 @@ class History:
     growing: bool = False
     random: bool = False
     others_pass: bool = False
+    passed: bool = False
 
     @property
     def repeated(self) -> bool:
@@ -71,19 +72,19 @@ _HERE = re.compile(
     rf"|\b(?:always|only|again) (?:on|with|at|when) [a-z]{{1,20}}-[a-z0-9-]{{1,20}}\b|\bhere\b|\bwhenever this\b"
 )
 _NAMED_DEVICE = re.compile(
-    rf"\b(?:same|this|that|one|the very|its) (?:\w{{1,20}} ){{0,2}}{_DEVICE}\b|\b{_DEVICE} ?\d{{1,4}}\b|\b[0-9a-f]{{4}}:[0-9a-f]{{2}}:[0-9a-f]{{2}}"
+    rf"(?<!with )(?<!on a )(?<!needs )\b(?:same|this|that|one|the very|its) (?:\w{{1,20}} ){{0,2}}{_DEVICE}\b|\b{_DEVICE} ?\d{{1,4}}\b|\b[0-9a-f]{{4}}:[0-9a-f]{{2}}:[0-9a-f]{{2}}"
     rf"|\bof (?:one|the same|this) {_DEVICE}|\b(?:vm|node|host) and (?:\w{{1,20}} )?{_DEVICE}"
 )
 _EVERYWHERE = re.compile(
     rf"\b(?:all|every|each|both|any|whole|entire|most) (?:of )?(?:the )?(?:\w{{1,20}} )?(?:{_NODE}s?|cluster|fleet|pool|rack|zone|region|partition|"
     r"ranks?|pairs?|teams?|tenants?|users?|namespaces?|workers)\b|\b(?:cluster|fleet|pool|zone|region|site)[- ]?wide\b|\beverywhere\b"
     r"|\bacross the (?:cluster|fleet|pool|site|region|zone)|\ball (?:\w{1,20} )?(?:jobs|pods|workloads|runs) (?:of|in|on|across) the (?:cluster|fleet|pool|site|zone|region)"
-    r"|\ball (?:jobs|pods|workloads) (?:since|at once|alike|are)|\b(?:many|dozens of|hundreds of|several) jobs at (?:once|the same)"
+    r"|\ball (?:jobs|pods|workloads) (?:since|at once|alike|are)|^all (?:other )?(?:jobs|users|teams|runs|workloads)$|\b(?:other|many|several|all) users (?:report|see|since|have|too)|\b(?:many|dozens of|hundreds of|several) jobs at (?:once|the same)"
 )
 _OTHER_NODES = re.compile(
     rf"\b(?:different|other|several|various|unrelated|multiple|distinct|changing|new|fresh|replacement|healthy|another|second|{_NUMBER})"
     rf" (?:\w{{1,20}} )?{_NODE}s?\b|\bmoved to (?:an?other|different|a new)|\bregardless of (?:the )?{_NODE}|\bwhichever {_NODE}|\bon any {_NODE}"
-    rf"|\bafter (?:a )?(?:{_NODE} )?(?:swap|replacement|migration|move)\b|\belsewhere too\b|\balso (?:on|elsewhere)"
+    rf"|\bafter (?:a )?(?:{_NODE} )?(?:swap|replacement|migration|move)\b|\belsewhere too\b|\balso (?:on|elsewhere)|\balso fails (?:on|with)|\b(?:replaced|swapped|changed|moved) (?:the )?{_NODE}\b|\breplacing (?:the )?{_NODE}|\bmoving to an?other|\bon a (?:laptop|workstation)|\b(?:also|even) (?:with|on) (?:one|a single|1) (?:gpu|{_NODE})"
 )
 _OTHER_JOBS = re.compile(
     rf"\b(?:different|other|unrelated|separate|several|various|multiple|distinct|all|every|each|any|{_NUMBER}) (?:\w{{1,20}} ){{0,2}}"
@@ -91,7 +92,8 @@ _OTHER_JOBS = re.compile(
 )
 _SUCCESS = re.compile(
     r"\b(?:fine|clean|cleanly|ok|okay|works?|worked|working|pass|passes|passed|succeeds?|succeeded|healthy|unaffected|normal|normally|"
-    r"no (?:problems?|trouble|failures?|errors?|issues?)|runs? (?:well|through|on|clean|fine)|ran (?:well|through|clean|fine|without)|"
+    r"no (?:problems?|trouble|failures?|errors?|issues?)|went away|goes away|disappear\w{0,3}|vanish\w{0,2}|is gone|was gone|cured|it ran|came up|"
+    r"finish(?:ed|es)|completed|got through|trains?|trained|resumed|runs? (?:well|through|on|clean|fine)|ran (?:well|through|clean|fine|without)|"
     r"goes? through|went through|got past|went past|without (?:it|trouble|error|problem)|starts? (?:fine|the same|normally)|green|steady|stable)\b"
 )
 _FAILURE = re.compile(
@@ -103,36 +105,53 @@ _ONLY_HERE = re.compile(
 )
 _ELSEWHERE = re.compile(
     rf"\b(?:other|others|another|different|elsewhere|rest|remaining|all other|every other|neighbou?r\w{{0,3}}|peers?|former|any other|new|replacement) ?(?:\w{{1,20}} )?(?:{_NODE}s?)?\b"
-    rf"|\bexclud\w{{1,3}} |\bwithout (?:it|this|that|the) ?{_NODE}?|\buntil (?:it|(?:this|that|the) {_NODE}) was"
+    rf"|\bexclud\w{{1,3}} |\bexcluded\b|\bwithout (?:it|this|that|the) ?{_NODE}?|\bwithout [a-z]{{1,12}}-{_NODE}|\buntil (?:it|(?:this|that|the) {_NODE}) was"
+    rf"|\b(?:after|once|since|when) (?:the |this |that |its )?{_NODE} (?:was |had been |is |got )?(?:replaced|removed|drained|swapped|taken out|cordoned|left out)"
+)
+#: A later attempt got past the failure, with nothing changed.
+_PASSED = re.compile(
+    r"\b(?:on|at|after) (?:the )?(?:retry|second|2nd|next|another|a second|third|following|one retry|a retry|rerun)\b|\b(?:retry|retries|rerun|re-run|restart|resume|relaunch)\w{0,3} (?:of it )?(?:succeeded|passed|worked|ran|completed|went|fine|is fine|was fine|ok)"
+    r"|\blater (?:it |the same )?(?:worked|passed|ran|succeeded|went)|\bresumed (?:fine|attempt went|and (?:went|ran|passed))|\bno (?:repeat|recurrence)\b|\bnot (?:seen )?again\b|\b(?:went|got|gone) (?:past|through)\b"
+    r"|\bworked (?:again )?(?:on|after|an hour|minutes|later)"
+)
+#: The failure left together with a machine.
+_AWAY_WITH_NODE = re.compile(
+    rf"\b(?:after|once|since|when) (?:the |this |that |its )?{_NODE} (?:was |had been |is |got )?(?:replaced|removed|drained|swapped|taken out|cordoned|left out|excluded)"
+    r"|\bexclud\w{2,3} [a-z]"
+)
+#: The failing part is told apart from the same without this machine.
+_NOT_WITHOUT = re.compile(
+    rf"\bwithout (?:it|this|that|the|[a-z]{{1,12}}-?{_NODE}-?\d{{1,6}}) ?(?:{_NODE} )?(?:they |it |the job |runs )?(?:did not|didn't|do not|don't|does not|none|never)"
 )
 
 #: Fact -> what a clause about failures says when it is so.
 _CLAIMS: Mapping[str, re.Pattern[str]] = {
     "first_time": re.compile(
-        r"\bfirst (?:time|occurrence|failure|seen|such|attempt|incident|start|restart|crash|event|report|launch|one|try|sighting|run|resume|save|job)|^first$|\b1st\b"
+        r"\bfirst in \d|\bfirst (?:time|occurrence|failure|seen|such|attempt|incident|submission|start|restart|crash|event|report|launch|one|try|sighting|run|resume|save|job)|^first$|\b1st\b"
         r"|\bnever (?:seen |happened )?before\b|\bno earlier\b|\bnot seen before\b|\bonce only\b|\bonly once\b|\bsingle (?:event|occurrence)"
         r"|\bno (?:repeat|recurrence|previous|prior|history)|\bone[- ]off\b|\bisolated event|\bnew (?:today|failure)\b|\bseen once\b|^once$"
     ),
     "every": re.compile(
         rf"\b(?:every|each|all|any) (?:single )?(?:\w{{1,20}} )?{_TRY}s?\b|\balways\b|\bdeterministic|\breproduc|\bevery time\b|\bconsistently\b"
-        rf"|\b(\d{{1,3}}) (?:of|out of|/) ?\1\b|\b({_NUMBER}) (?:of|out of) (?:the )?\2\b|\bwithout exception\b|\b100 ?%|\bin a row\b|\bon both (?:attempt|run|start)|\bin both\b"
+        rf"|\bevery one of\b|\b(\d{{1,3}}) ?(?:of|out of|/) ?\1\b|\b({_NUMBER}) (?:of|out of) (?:the )?\2\b|\bwithout exception\b|\b100 ?%|\bin a row\b|\bon both (?:attempt|run|start)|\bin both\b"
     ),
     "same_point": re.compile(
         rf"\b(?:same|identical|this|fixed|exact) (?:\w{{1,20}} ){{0,2}}{_POINT}\b|\bsame (?:\w{{1,20}} )?(?:and )?(?:\w{{1,20}} )?{_POINT}\b"
         rf"|\b(?:stop|fail|die|crash|end|hang|abort|stuck|break|diverge|oom)\w{{0,4}} (?:always )?(?:at|in|after|on|near|around) (?:the )?(?:same |first |(?:\w{{1,20}} ){{0,3}}{_POINT})"
         rf"|\b{_POINT} (?:no\.? ?)?[#\d]\d{{0,12}} (?:on|in|at|for|each|every|again|both|of)"
         r"|\bduring (?:every|each)\b|\bat (?:dataset|the|data|model) load"
+        r"|\bidentical(?:ly)?\b|\b(?:ended|failed|died|crashed|stopped) (?:in )?the same way\b"
     ),
     "same_sequence": re.compile(
         r"\bsame (?:collective )?(?:seq|sequence)|\bseq(?:num|uence)?(?: number)? ?[=#]? ?\d{1,15} (?:on|in|at|for|each|every|again|both)"
     ),
     "changing_point": re.compile(
         rf"\b(?:different|changing|varying|other|random|another|new|various) (?:\w{{1,20}} ){{0,2}}{_POINT}s?\b|\b{_POINT}s (?:numbers? )?(?:differ|vary|change)"
-        r"|\bnever (?:at )?the same\b|\bnot (?:at )?the same\b|\ba new one\b|\beach time (?:at )?(?:a|an)other"
+        r"|\b(?:an)?other rank each\b|\b(?:seq\w{0,8}|step|iteration|rank|place|point|collective)s? (?:numbers? )?(?:differs|varies|changes|moves|was another|is another)|\bdifferent ranks?\b|\bnever (?:at )?the same\b|\bnot (?:at )?the same\b|\ba new one\b|\beach time (?:at )?(?:a|an)other"
     ),
     "same_rank": re.compile(r"\b(?:same|this|that) rank\b|\balways rank \d"),
     "after_change": re.compile(
-        r"\bsince (?:the |a |an |last \w{1,10} )?(?:\w{1,20} ){0,3}(?:change|upgrade|update|image|driver|deploy|rollout|roll-out|release|switch|bump|version|patch|migration|install|commit|merge|rebuild)"
+        r"\bsince (?:the |a |an |last \w{1,10} )?(?:[\w']{1,20} ){0,3}(?:maintenance|change|upgrade|update|image|driver|deploy|rollout|roll-out|release|switch|bump|version|patch|migration|install|commit|merge|rebuild)"
         r"|\bafter (?:the |a |an |last \w{1,10}'?s? )?(?:\w{1,20} ){0,2}(?:change|upgrade|update|rollout|roll-out|deploy|bump|patch|migration|rebuild)|\bnew (?:image|driver|version|release|commit|code|plugin)|\bwith image\b|\bwith the new\b"
     ),
     "ran_long": re.compile(
@@ -142,7 +161,8 @@ _CLAIMS: Mapping[str, re.Pattern[str]] = {
     "after_restart": re.compile(
         r"\bafter (?:an? |the |each |every )?(?:in-place |process |quick |fast |local )?(?:restart|recovery|relaunch|requeue)|\bfirst restart\b|\bin-place restart|\bafter restarting"
     ),
-    "option": re.compile(r"\bwith \w{1,40}(?:=| on\b| off\b| enabled| disabled)|\bnever with|\bonly with|\bwithout the option|\bwhen (?:enabled|disabled)|\bdepends on"),
+    "option": re.compile(r"\bonly (?:when|if|at|for|above|beyond|in combination) (?:\w{1,20} ){0,3}(?:batch|size|length|context|global|micro|sequence|tokens|precision|bf16|fp8|fp16|compile|offload|parallel|world|workers|ranks|gpus|nodes|option|flag|setting)"
+        r"|\b(?:goes|went) away (?:with|without|when)|\bdisappears? (?:with|without|when)|\bnever happen\w{0,4} with|\bwith \d{1,5} (?:nodes|ranks|gpus|workers) or more|\bfails on [a-z]{1,3}\d{2,4}\b|\bworks on [a-z]{1,3}\d{2,4}\b|\bwith \w{1,40}(?:=| on\b| off\b| enabled| disabled)|\bnever with|\bonly with|\bwithout the option|\bwhen (?:enabled|disabled)|\bdepends on"),
     "growing": re.compile(r"\b(?:leak|grow|rising|rises|increas|climb|creep|slowly)\w{0,8}\b|\blater each\b|\bevery \d{1,6} ?(?:h|hours|epochs|steps|days)\b"),
     "random": re.compile(r"\brandom|\bsporadic|\bintermittent|\bflaky|\bsometimes|\boccasional|\bnot reproduc|\birregular|\bnow and then"),
 }  # fmt: skip
@@ -157,8 +177,13 @@ _DURATION = re.compile(
     r"\b\d{1,6} ?(?:h|hours?|d|days?|weeks?|min|minutes?|s|seconds?|ms|gib|gb|k steps|steps|iterations|ranks|gpus)\b"
 )
 _NUMBERED = re.compile(
-    rf"\b(?:{_POINT}|rank|{_DEVICE}|version|port|errno|xid|sxid|code|=) ?(?:no\.? ?)?[#=]? ?\d{{1,15}}\b(?! of| ?/)"
+    rf"\b(?:{_POINT}|rank|{_DEVICE}|version|port|errno|xid|sxid|code|=) ?(?:no\.? ?)?[#=]? ?\d{{1,15}}\b(?! of \d| ?/)"
 )
+_AGAIN = re.compile(
+    r"\bidentical|\bpersist|\bstill (?:fail|crash|there|the same|happen)\w{0,3}|\bsame (?:failure|error|crash|problem|result|way|thing|end)|\bprevious (?:\w{1,20} )?(?:attempt|run|start)s? (?:also |too )?(?:ended|failed|died|crashed|hung|did)"
+    r"|\bcame back\b|\breplac\w{1,5} [^;.]{1,30}, same\b"
+)
+_FIXED_POINT = re.compile(rf"\b{_POINT} (?:no\.? ?)?#?\d{{1,15}}\b")
 _WORDS = re.compile(rf"\b({'|'.join(_WORD_NUMBERS)})\b")
 _NEGATED = re.compile(
     r"\b(?:not|no longer|never) (?:\w{1,20} )?(?:reproduc|the same|on (?:the )?same|deterministic)"
@@ -184,6 +209,7 @@ def read_recurrence(sentence: str) -> History:
             "only_here",
             "fine_elsewhere",
             "others_pass",
+            "passed",
         ),
         False,
     )
@@ -192,6 +218,10 @@ def read_recurrence(sentence: str) -> History:
         clause = clause.strip()
         if clause:
             count = max(count, _read_clause(clause, claims))
+    if _AGAIN.search(text):
+        count = max(count, 2)
+    if claims["every"] and not claims["changing_point"] and _FIXED_POINT.search(text):
+        claims["same_point"] = True
     if _NEGATED.search(text):
         claims["every"] = claims["same_point"] = False
     if claims["changing_point"]:
@@ -203,15 +233,26 @@ def _read_clause(clause: str, claims: dict[str, bool]) -> int:
     """Add what one clause says; gives how often it says that it failed."""
     if _ONLY_HERE.search(clause):
         claims["only_here"] = True
+    if _NOT_WITHOUT.search(clause):
+        claims["fine_elsewhere"] = claims["same_node"] = True
+        return 0
     if _SUCCESS.search(clause) and not _FAILURE.search(clause):
-        claims["ran_long"] |= _CLAIMS["ran_long"].search(clause) is not None or "before" in clause
+        claims["same_node"] |= _AWAY_WITH_NODE.search(clause) is not None
+        claims["passed"] |= _PASSED.search(clause) is not None and not _ELSEWHERE.search(clause)
+        claims["ran_long"] |= (
+            _CLAIMS["ran_long"].search(clause) is not None
+            or re.search(
+                r"\bbefore\b|\byesterday\b|\blast (?:week|night|month)\b|\bearlier\b|\bpreviously\b", clause
+            )
+            is not None
+        )
         claims["option"] |= _CLAIMS["option"].search(clause) is not None
         claims["fine_elsewhere"] |= _ELSEWHERE.search(clause) is not None and not re.search(
             r"\b(?:former|other|older|old|previous) (?:image|jobs?|version|commit|driver)", clause
         )
         claims["others_pass"] |= (
             re.search(
-                r"\b(?:other|former|older|old|previous|same) (?:\w{1,20} )?(?:image|jobs?|version|commit|driver|runs?|models?)",
+                r"\b(?:other|former|older|old|previous|same) (?:\w{1,20} )?(?:image|jobs?|version|commit|driver|runs?|models?|config\w{0,10}|code|script)",
                 clause,
             )
             is not None
@@ -235,6 +276,7 @@ def _read_clause(clause: str, claims: dict[str, bool]) -> int:
 
 def _settled(claims: dict[str, bool], count: int) -> History:
     """Claims made to agree with each other."""
+    claims["passed"] &= not claims["every"]
     if claims["first_time"] and (claims["every"] or count > 1) and not claims["after_restart"]:
         claims["first_time"] = False
     if claims["first_time"]:

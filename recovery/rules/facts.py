@@ -42,6 +42,7 @@ NAMES: Mapping[str, str] = {
     "past.growing": "memory or time grows slowly",
     "past.random": "at random places",
     "past.others_pass": "other jobs of the same kind pass",
+    "past.passed": "a later attempt got past it with nothing changed",
     "ranks.told": "how many ranks are shown",
     "ranks.nodes": "on how many nodes they are",
     "here.nodes": "nodes whose ranks show this very hit",
