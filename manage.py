@@ -7,7 +7,7 @@ import sys
 # Commands that wake workers need the Celery app; the others start a second sooner without it.
 _WAKING = {"watch", "shell"}
 # Commands that only compute start where no database is set; one that they open by mistake is not there.
-_WITHOUT_DATABASE = {"backtest", "economics", "diagnose", "explore"}
+_WITHOUT_DATABASE = {"backtest", "economics", "diagnose", "explore", "try_rules"}
 
 
 def main() -> None:
