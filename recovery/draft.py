@@ -9,10 +9,11 @@ from typing import Any
 
 from agent import wire
 from recovery import culprit as verdicts
+from recovery import diagnosis
 from recovery.errors import InvalidTransition
 from recovery.evidence import Fact, Role
-from recovery.incident_draft import IncidentDraft
 from recovery.guards import GUARDED_KINDS, held_by
+from recovery.incident_draft import IncidentDraft
 from recovery.ladder import Choice, jitter_seed
 from recovery.lifecycle import (
     ENDED_ACTION_STATES,
@@ -51,6 +52,7 @@ from recovery.records import (
     SubjectState,
     TimelineEntry,
 )
+from recovery.rules import registry
 from recovery.signals import EndCause, Signal, Source, Use, WorkerKey
 
 _ACTORS = {
@@ -101,6 +103,7 @@ class Draft:
         self.restart_failed = ""  # why the restart in place did not work
         stored = state.incident.verdict if state.incident else {}
         self.facts: list[Fact] = list(verdicts.facts_from_stored(stored))
+        self.seen = diagnosis.Seen(stored, registry.find(policy.rules))
         checked = stored.get("checked")
         self.checked: dict[str, bool] = (
             {str(key): bool(value) for key, value in checked.items()} if isinstance(checked, Mapping) else {}
@@ -488,6 +491,7 @@ class Draft:
         """Want an action: ready at ``now + wait_seconds``, planned where a person must say so, or refused.
 
         What would begin is reserved in the guards that count it; where one has refused, so is the action.
+
         ``priced``: what it costs beside the other options, None = not known.
         """
         state = ActionState.READY
@@ -589,14 +593,42 @@ class Draft:
         """What the evidence says by now."""
         return verdicts.judge(self.judged_facts(), uncertainty_seconds=self.policy.late_uncertainty_seconds)
 
+    def observe(self, signal: Signal, key: WorkerKey | None, node: str, attempt: int, role: Role) -> None:
+        """What a signal of an attempt says for its diagnosis."""
+        self.seen.take(
+            diagnosis.observe(
+                signal, worker=str(key or ""), index=key.index if key else 0, node=node, attempt=attempt,
+                is_cause=role is Role.CAUSE,
+            )
+        )  # fmt: skip
+
+    def diagnose(self) -> tuple[diagnosis.Diagnosis | None, dict[str, Any]]:
+        """What the whole evidence of the failed attempt says would mend it, and what is kept of that."""
+        attempt = self.attempt
+        past = next((each for each in reversed(self.past) if each.n == self.failed_attempt), None)
+        is_present = attempt is not None and attempt.n == self.failed_attempt
+        step = self.last_step() if is_present else past.last_step if past is not None else None
+        of = attempt if is_present else past
+        ran = ((of.ended_at or self.now) - of.started_at).total_seconds() if of is not None else 0.0
+        has_stepped = step is not None or (of is not None and of.first_step_at is not None)
+        return self.seen.judge(
+            self.failed_attempt or 0,
+            culprit=self.judge().worker,
+            past=self.past,
+            checkpoints=self.before.checkpoints,
+            last_step=step,
+            before_first_step=not has_stepped and ran <= self.policy.start_seconds,
+        )
+
     def store_verdict(self) -> verdicts.Verdict:
         """Judge, and keep it with its facts in the incident."""
         verdict = self.judge()
+        _, kept = self.diagnose()
         facts = self.judged_facts()
         causes = [fact for fact in facts if fact.role is not Role.CONTEXT]
         context = [fact for fact in facts if fact.role is Role.CONTEXT]
         stored = verdicts.to_stored(verdict, [*context[-10:], *causes[-40:]], self.checked)
-        self.verdict = stored | {"attempt": self.failed_attempt, "checked": dict(self.checked)}
+        self.verdict = stored | kept | {"attempt": self.failed_attempt, "checked": dict(self.checked)}
         self.incident.set(verdict=self.verdict)
         return verdict
 

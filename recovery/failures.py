@@ -61,6 +61,7 @@ def move_failure(
             draft.checked = {}
         draft.failed_attempt = before.attempt
     draft.add_fact(fact)
+    draft.observe(signal, key, node, before.attempt, fact.role)
     failure = Failure(
         signal, fact, key, counted=len(draft.counts) > counts, left_run=left_run, row=result.row
     )
@@ -149,6 +150,7 @@ def _join(
             node=like.node if like else "",
         )
     )
+    draft.observe(signal, signal.worker, like.node if like else "", attempt, role)
     late = (signal.received_at - signal.seen_at).total_seconds()
     draft.note("evidence", text, signal=signal, attempt=attempt, received_after_seconds=round(late, 3))
 

@@ -68,6 +68,7 @@ def _acknowledged(draft: Draft, signal: Signal, key: WorkerKey, phase: MessagePh
         draft.checked[str(key)] = not failed
         for fact in failed:
             draft.add_fact(fact)
+        draft.observe(signal, key, node, draft.job.attempt, evidence.Role.CHECK)
         draft.is_evidence_new = True
     said = evidence.failed_checks(signal.data)
     seconds = {

@@ -266,6 +266,7 @@ def _troubleshooting(draft: Draft) -> None:
             failures_in_window=failures_in_window(attempts, draft.now, draft.policy),
             stuck_restarts=stuck_restarts,
             stuck_step=stuck_step,
+            diagnosis=draft.diagnose()[0],
         ),
         draft.policy,
         draft.seed,

@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from recovery.diagnosis import Diagnosis
 from recovery.lifecycle import INSTALLED_ACTIONS, ActionKind
 from recovery.records import Considered, PastAttempt, Policy
+from recovery.rules.rule import Remedy as Wanted
 
 NOT_INSTALLED = "remedy not installed"
 
@@ -29,6 +31,7 @@ class Situation:
     failures_in_window: int = 0
     stuck_restarts: int = 0  # attempts in a row that ended at the same step
     stuck_step: int | None = None
+    diagnosis: Diagnosis | None = None  # what the whole evidence says, where there is any
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +98,61 @@ def choose(situation: Situation, policy: Policy, seed: str) -> Choice:
                 Considered("hold_node", "no evidence against a machine"),
             ),
         )
+    diagnosis = situation.diagnosis
+    if diagnosis is not None and diagnosis.may_end_it:
+        if diagnosis.verdict.remedy is Wanted.FAIL_FAST:
+            return _futile(diagnosis)
+        if diagnosis.verdict.remedy is Wanted.NEEDS_OPERATOR:
+            why = f"{diagnosis.verdict.reason} ({_times(diagnosis)}): neither a retry nor the user mends it"
+            return _ask("", "ladder.needs_operator", why, (Considered("restart_process", why),))
     return _restart_in_place(situation, policy, seed)
+
+
+def _futile(diagnosis: Diagnosis) -> Choice:
+    """Retrying meets the same: stop, and say why."""
+    verdict = diagnosis.verdict
+    why = f"{verdict.reason} ({_times(diagnosis)}, confidence {verdict.confidence:.2f}, {verdict.rule})"
+    return _stop("ladder.fail_fast", why, Considered("restart_process", f"it would meet the same: {why}"))
+
+
+def _times(diagnosis: Diagnosis) -> str:
+    return f"in {diagnosis.times} attempts in a row" if diagnosis.times > 1 else "before the first step"
+
+
+#: What a verdict asks for and this version cannot do -> the action that is refused for it.
+_NOT_TO_BE_HAD = {
+    Wanted.RESTART_CONTAINER: ActionKind.RESTART_CONTAINER,
+    Wanted.EVICT_AT_CHECKPOINT: ActionKind.EVICT_WORKER,
+    Wanted.ISOLATE_NODE: ActionKind.HOLD_NODE,
+    Wanted.BACKOFF_SHARED: ActionKind.WAIT_SHARED,
+}
+
+
+def _wanted(diagnosis: Diagnosis | None) -> tuple[tuple[Remedy, ...], str]:
+    """What the verdict asks for beside a restart, refused where it is not installed, and a note of what is done."""
+    if diagnosis is None or not diagnosis.is_strong:
+        return (), ""
+    verdict = diagnosis.verdict
+    where = f" on {verdict.culprit_node}" if verdict.culprit_node else ""
+    found = f"{verdict.reason}{where} ({verdict.rule})"
+    if verdict.remedy in {Wanted.FAIL_FAST, Wanted.NEEDS_OPERATOR}:
+        return (), f"{found}: once more, because only the same again makes sure that it is futile"
+    kind = _NOT_TO_BE_HAD.get(verdict.remedy)
+    if kind is None or kind in INSTALLED_ACTIONS:
+        return (), found
+    words = str(kind).replace("_", " ")
+    does = "waits and restarts in place" if kind is ActionKind.WAIT_SHARED else "restarts in place"
+    return (
+        _refusal(kind, found),
+    ), f"{found} asks for {words}, which is not installed, so the desk {does} instead"
+
+
+def _shared_wait(situation: Situation, policy: Policy, seed: str) -> float:
+    """A shared dependency in trouble is given time from the first failure on; no node is blamed for it."""
+    diagnosis = situation.diagnosis
+    if diagnosis is None or not diagnosis.is_strong or diagnosis.verdict.remedy is not Wanted.BACKOFF_SHARED:
+        return 0.0
+    return backoff_seconds(policy.backoff_free_restarts + diagnosis.times, policy, seed)
 
 
 _WHAT_IS_SO = {
@@ -119,20 +176,26 @@ def _restart_in_place(situation: Situation, policy: Policy, seed: str) -> Choice
     if situation.checks_failed:
         notes.append("; ".join(situation.checks_failed))
     what = _WHAT_IS_SO.get(situation.category, "All workers are there")
+    refused, note = _wanted(situation.diagnosis)
+    if note:
+        notes.append(note)
     why = f"{what} and {clean}: restart in place ({', '.join(notes)})"
     wait = backoff_seconds(situation.failures_in_window, policy, seed)
     if wait:
         why += f"; failure {situation.failures_in_window} in the window, so it waits {wait:.1f} s"
+    elif wait := _shared_wait(situation, policy, seed):
+        why += f"; so it waits {wait:.1f} s"
+    considered = {
+        "restart_container": "dearer, and nothing speaks against the environment",
+        "hold_node": "no failed hardware check, no device error",
+        "stop_job": "the budget is not used up, and it is not the same step again and again",
+    } | {str(remedy.kind): f"{remedy.refused_because}: {remedy.why}" for remedy in refused}
     return Choice(
         "L1",
         "ladder.restart_in_place",
         why,
-        (Remedy(ActionKind.RESTART_PROCESS, why),),
-        (
-            Considered("restart_container", "dearer, and nothing speaks against the environment"),
-            Considered("hold_node", "no failed hardware check, no device error"),
-            Considered("stop_job", "the budget is not used up, and it is not the same step again and again"),
-        ),
+        (*refused, Remedy(ActionKind.RESTART_PROCESS, why)),
+        tuple(Considered(kind, because) for kind, because in considered.items()),
         wait,
     )
 

@@ -218,6 +218,7 @@ class Policy:
     """
 
     version: str = "1"
+    rules: str = ""  # digest of the rules by which verdicts are made, "" = the built-in ones
     steady_seconds: float = 300.0
     steady_steps: int = 20
     enrol_barrier_seconds: float = 60.0

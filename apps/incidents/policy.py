@@ -8,7 +8,9 @@ from datetime import datetime
 from django.conf import settings
 
 from apps.incidents.models import PolicyVersion
+from apps.incidents.rules import current_rules
 from recovery.decide import Mode, Policy
+from recovery.rules import registry
 from recovery.serialize import fingerprint, to_plain
 
 _STRICTNESS = (Mode.OBSERVE, Mode.APPROVE, Mode.AUTO)
@@ -18,6 +20,7 @@ def current_policy() -> Policy:
     """Waiting times and thresholds as set (settings.TIMINGS), as the core takes them."""
     times = settings.TIMINGS
     policy = Policy(
+        rules=registry.put(current_rules()),
         cause_hold_seconds=times["CAUSE_HOLD_SECONDS"],
         steady_seconds=times["STEADY_SECONDS"],
         steady_steps=int(times["STEADY_STEPS"]),

@@ -26,8 +26,13 @@ def rules_with(path: Path) -> RuleSet:
         content = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise RuleFileError([Problem(str(path), 0, "", "", f"cannot be read: {error}")]) from error
-    rules = load_rules([(str(path), content)], base=builtin_rules())
-    own = frozenset(rule.id for rule in rules.rules if rule.file == str(path))
+    return rules_from(content, base=builtin_rules(), name=str(path))
+
+
+def rules_from(content: str, *, base: RuleSet, name: str = "your rules") -> RuleSet:
+    """Rules with a rule file's content over them. Raises RuleFileError, also for examples that do not hit."""
+    rules = load_rules([(name, content)], base=base)
+    own = frozenset(rule.id for rule in rules.rules if rule.file == name)
     if problems := example_problems(rules, only=own):
         raise RuleFileError(problems)
     return rules

@@ -189,7 +189,7 @@ def test_program_that_fails_before_its_first_step_is_stopped_long_before_its_lim
             desk.agent(
                 index,
                 SignalKind.ERROR,
-                {"exit_code": 1, "log_tail": ["ModuleNotFoundError: No module named 'trainer'"]},
+                {"exit_code": 1, "log_tail": ["the launcher gave up"]},
                 phase="command",
             )
         desk.decide()

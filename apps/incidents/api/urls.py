@@ -7,7 +7,7 @@ from drf_spectacular.utils import extend_schema
 from rest_framework.views import APIView
 
 import apps.access.api.schema  # noqa: F401 - registers how tokens are described
-from apps.incidents.api import incident_views, job_views, signal_views
+from apps.incidents.api import incident_views, job_views, rule_views, signal_views
 from apps.jobs.api import views as jobs
 
 
@@ -38,6 +38,7 @@ urlpatterns = [
     *_addresses("incidents/<int:incident_id>/resolve/", incident_views.IncidentResolve, "api-resolve"),
     *_addresses("actions/<int:action_id>/cancel/", incident_views.ActionCancel, "api-action-cancel"),
     *_addresses("actions/<int:action_id>/do-now/", incident_views.ActionDoNow, "api-action-do-now"),
+    *_addresses("rules/try/", rule_views.RulesTry, "api-rules-try"),
     *_addresses("nodes/", incident_views.NodeList, "api-nodes"),
     *_addresses("nodes/<int:node_id>/", incident_views.NodeDetail, "api-node"),
 ]

@@ -1,0 +1,46 @@
+"""`manage.py try_rules [--rules FILE] < LOG`: which rules hit a log, and the verdict. Needs no database."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+
+from apps.incidents.trying_rules import as_text, try_rules
+from recovery.rules.loading import RuleFileError
+
+MAX_BYTES = 64_000_000
+
+
+class Command(BaseCommand):
+    help = "Try the rules on a log from standard input: which hit which line, and what the verdict would be."
+    requires_system_checks: list[str] = []
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("--rules", type=Path, help="a rule file over the rules in force")
+        parser.add_argument(
+            "--signals",
+            default="{}",
+            help='other signals as JSON, e.g. \'{"exit_code": 1, "checks": {"gpu": "pass"}}\'',
+        )
+        parser.add_argument("--json", action="store_true", help="the answer as JSON")
+
+    def handle(self, *args: Any, rules: Path | None, signals: str, **options: Any) -> None:
+        try:
+            beside = json.loads(signals)
+        except ValueError as error:
+            raise CommandError(f"--signals is not JSON: {error}") from error
+        if not isinstance(beside, dict):
+            raise CommandError("--signals is a JSON object")
+        log = sys.stdin.buffer.read(MAX_BYTES).decode("utf-8", "replace")
+        try:
+            content = rules.read_text(encoding="utf-8") if rules else ""
+            tried = try_rules(log.splitlines(), beside, content)
+        except (OSError, UnicodeDecodeError) as error:
+            raise CommandError(f"{rules} cannot be read: {error}") from error
+        except RuleFileError as error:
+            raise CommandError(str(error)) from error
+        self.stdout.write(json.dumps(tried, indent=2) if options["json"] else as_text(tried))

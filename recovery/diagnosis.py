@@ -1,0 +1,413 @@
+"""The verdict of recovery.verdict within a decision: signals of one attempt and the job's past as its evidence.
+
+Signals bring logs, ends and checks one inbox after another, so what a verdict needs of them is kept, cut small,
+with the incident. A verdict never changes who counts: it explains, and the ladder asks it which remedy helps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+from recovery import evidence as seen
+from recovery.observed import Evidence, RankView, evidence_from_plain
+from recovery.past import History
+from recovery.records import CheckpointView, PastAttempt
+from recovery.rules.rule import EvidenceClass, RuleSet
+from recovery.scan import scan
+from recovery.signals import Signal, SignalKind
+from recovery.verdict import Cited, Refused, Verdict, judge
+
+#: Workers whose own words are read in one decision; survivors beyond them say the same.
+MAX_WORKERS = 16
+#: Lines kept of one worker: those that a rule hits, and the last ones.
+MAX_KEPT_LINES = 24
+LAST_LINES = 3
+MAX_KEPT_LINE = 1000
+MAX_DIAGNOSED = 20
+
+#: From this confidence on a job may be stopped, or a person asked, on a verdict.
+SURE = 0.75
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """What one worker's signals of one attempt say, cut to what a verdict needs."""
+
+    worker: str
+    index: int
+    node: str
+    at: datetime
+    attempt: int
+    is_cause: bool
+    log: tuple[str, ...] = ()
+    kernel: tuple[str, ...] = ()
+    conditions: tuple[str, ...] = ()
+    exit_code: int | None = None
+    signal: str = ""
+    pod_reason: str = ""
+    checks: Mapping[str, str] | None = None
+    seconds_since_progress: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """A verdict, and whether earlier attempts say the same."""
+
+    verdict: Verdict
+    times: int  # attempts in a row with this very finding, this one included
+    before_first_step: bool
+
+    @property
+    def is_strong(self) -> bool:
+        """Whether it names a cause, so that the remedy may follow it; less only explains."""
+        return self.verdict.rule != "none" and self.verdict.evidence_class >= EvidenceClass.LOG
+
+    @property
+    def may_end_it(self) -> bool:
+        """Whether a job may be stopped on it: sure, and the past agrees. Stopping wrongly is the dearest mistake.
+
+        Own memory that is exhausted before the first step is met again at every start: the past need not agree.
+        """
+        if not self.is_strong or self.verdict.confidence < SURE:
+            return False
+        own_memory = self.verdict.category in {"host_oom", "gpu_oom"} and self.before_first_step
+        return self.times >= 2 or own_memory
+
+
+def observe(
+    signal: Signal, *, worker: str, index: int, node: str, attempt: int, is_cause: bool
+) -> Observation | None:
+    """What a signal says for a verdict, uncut; None when it says nothing of that kind."""
+    data = signal.data
+    checks = {
+        str(check.get("check")): str(check.get("result"))
+        for check in seen.checks_in(data)
+        if check.get("result") in {"pass", "fail", "timeout"}
+    }
+    details = [
+        part
+        for check in seen.checks_in(data)
+        if check.get("result") == "fail"
+        for part in str(check.get("detail") or "").split(" | ")
+    ]
+    progress = data.get("seconds_since_progress")
+    found = Observation(
+        worker=worker,
+        index=index,
+        node=node,
+        at=signal.seen_at,
+        attempt=attempt,
+        is_cause=is_cause,
+        log=_lines(data, "log_tail", "lines"),
+        kernel=(*_lines(data, "kernel_log"), *(part for part in details if part)),
+        conditions=_conditions(signal),
+        exit_code=seen.exit_code(data.get("exit_code")),
+        signal=str(data.get("signal") or ""),
+        pod_reason=str(data.get("reason") or "") if signal.kind is SignalKind.INCARNATION_ENDED else "",
+        checks=checks or None,
+        seconds_since_progress=float(progress) if isinstance(progress, int | float) else None,
+    )
+    says = (found.log, found.kernel, found.conditions, found.checks, found.pod_reason, found.signal)
+    return found if any(says) or found.exit_code is not None or progress is not None else None
+
+
+def _lines(data: Mapping[str, Any], *names: str) -> tuple[str, ...]:
+    return tuple(
+        str(line)
+        for name in names
+        if isinstance(data.get(name), list | tuple)
+        for line in data[name][-seen.MAX_LINES :]
+    )
+
+
+def _conditions(signal: Signal) -> tuple[str, ...]:
+    data = signal.data
+    if signal.kind is SignalKind.NODE_CONDITION:
+        reason = " ".join(str(data[name]) for name in ("reason", "message") if data.get(name))
+        return (f"{data.get('type')}={data.get('status')}: {reason}"[:MAX_KEPT_LINE],)
+    if signal.kind is SignalKind.NODE_EVENT:
+        return (f"Event: {data.get('reason')} {data.get('message') or ''}"[:MAX_KEPT_LINE],)
+    if signal.kind is SignalKind.POD_WAITING:
+        return (
+            " ".join(str(data[name]) for name in ("reason", "message") if data.get(name))[:MAX_KEPT_LINE],
+        )
+    return ()
+
+
+def merged(observations: Iterable[Observation]) -> list[Observation]:
+    """One observation a worker: causes first, then who spoke first. A later one fills what the first left open."""
+    by_worker: dict[str, Observation] = {}
+    for one in sorted(observations, key=lambda each: (not each.is_cause, each.at, each.worker)):
+        first = by_worker.get(one.worker)
+        if first is None:
+            by_worker[one.worker] = one
+            continue
+        by_worker[one.worker] = replace(
+            first,
+            log=first.log or one.log,
+            kernel=tuple(dict.fromkeys((*first.kernel, *one.kernel))),
+            conditions=tuple(dict.fromkeys((*first.conditions, *one.conditions))),
+            exit_code=one.exit_code if first.exit_code is None else first.exit_code,
+            signal=first.signal or one.signal,
+            pod_reason=first.pod_reason or one.pod_reason,
+            checks={**(first.checks or {}), **(one.checks or {})} or None,
+            seconds_since_progress=first.seconds_since_progress or one.seconds_since_progress,
+        )
+    return list(by_worker.values())
+
+
+def cut(observation: Observation, rules: RuleSet) -> Observation:
+    """Only the lines that a rule hits, and the last ones."""
+    if len(observation.log) + len(observation.kernel) <= MAX_KEPT_LINES:
+        return observation
+    found = scan(Evidence(log=observation.log, kernel=observation.kernel), rules)
+    hit = {line.text for lines in found.hits.values() for line in lines}
+
+    def kept(lines: tuple[str, ...]) -> tuple[str, ...]:
+        last = len(lines) - LAST_LINES
+        chosen = [line[:MAX_KEPT_LINE] for n, line in enumerate(lines) if line in hit or n >= last]
+        return tuple(chosen[-MAX_KEPT_LINES:])
+
+    return replace(observation, log=kept(observation.log), kernel=kept(observation.kernel))
+
+
+def diagnose(
+    observations: Sequence[Observation],
+    *,
+    culprit: str,
+    past: Sequence[PastAttempt],
+    diagnosed: Sequence[Mapping[str, Any]],
+    checkpoints: Sequence[CheckpointView],
+    attempt: int,
+    before_first_step: bool,
+    rules: RuleSet,
+) -> Diagnosis | None:
+    """Judge an attempt.
+
+    Args:
+        observations: One a worker (``merged``), causes first.
+        culprit: Worker that failed first, "" where nobody is known to have.
+        past: Finished attempts of the job, newest last.
+        diagnosed: What earlier attempts were found to have ended by, as ``as_past`` keeps it.
+    Returns:
+        None where no signal says anything.
+    """
+    if not observations:
+        return None
+    evidence = _evidence(observations, culprit, checkpoints, before_first_step)
+    node = next((one.node for one in observations if one.worker == culprit), "")
+    first = judge(evidence, History(), rules)
+    history, times = _history(first.rule, node, attempt, past, diagnosed, before_first_step)
+    return Diagnosis(judge(evidence, history, rules) if history.told else first, times, before_first_step)
+
+
+def _evidence(
+    observations: Sequence[Observation],
+    culprit: str,
+    checkpoints: Sequence[CheckpointView],
+    before_first_step: bool,
+) -> Evidence:
+    first = next((one for one in observations if one.worker == culprit), observations[0])
+    begin = min(one.at for one in observations)
+    metrics: dict[str, Any] = {}
+    if first.seconds_since_progress is not None:
+        metrics["seconds_since_progress"] = first.seconds_since_progress
+    complete = [point for point in checkpoints if point.state != "written"]
+    if complete:
+        metrics["older_complete_checkpoints"] = len(complete) - 1
+    plain = evidence_from_plain(
+        {
+            "log_tail": first.log,
+            "kernel_log": first.kernel,
+            "node_conditions": [each for one in observations for each in one.conditions],
+            "exit_code": first.exit_code,
+            "signal": first.signal,
+            "pod_reason": first.pod_reason,
+            "checks": dict(first.checks or {}),
+            "metrics": metrics,
+            "phase": "bootcheck" if before_first_step else "run",
+        }
+    )
+    ranks = tuple(
+        RankView(
+            rank=one.index, node=one.node, log=one.log, exit_code=one.exit_code, pod_reason=one.pod_reason,
+            first_error_seconds=(one.at - begin).total_seconds() if one.is_cause else None,
+        )
+        for one in observations[:MAX_WORKERS]
+        if one is not first
+    )  # fmt: skip
+    return replace(plain, ranks=ranks)
+
+
+def _history(
+    rule: str, node: str, attempt: int, past: Sequence[PastAttempt], diagnosed: Sequence[Mapping[str, Any]],
+    before_first_step: bool,
+) -> tuple[History, int]:  # fmt: skip
+    """The attempts in a row, up to this one, that were found to end by the same rule."""
+    row = []
+    for entry in reversed([each for each in diagnosed if each.get("attempt") != attempt]):
+        if entry.get("rule") != rule:
+            break
+        row.append(entry)
+    if not row or rule == "none":
+        return History(), 1
+    now = next((each for each in past if each.n == attempt), None)
+    step = now.last_step if now is not None else None
+    nodes = {str(entry.get("node") or "") for entry in row} - {""}
+    steps = [entry.get("step") for entry in row]
+    count = len(row) + 1
+    history = History(
+        told=True,
+        count=count,
+        same_point=step is not None and all(each == step for each in steps),
+        changing_point=step is not None and all(each is not None and each != step for each in steps),
+        same_node=bool(node) and nodes == {node},
+        other_nodes=bool(node) and bool(nodes - {node}),
+        every=before_first_step and count >= 3,
+    )
+    return history, count
+
+
+def as_past(diagnosis: Diagnosis, *, attempt: int, node: str, step: int | None) -> dict[str, Any]:
+    """What later attempts are compared with: plain JSON."""
+    return {
+        "attempt": attempt,
+        "rule": diagnosis.verdict.rule,
+        "category": diagnosis.verdict.category,
+        "node": node,
+        "step": step,
+    }
+
+
+# As an incident keeps it.
+
+
+def to_stored(diagnosis: Diagnosis, rules: RuleSet) -> dict[str, Any]:
+    """The verdict as plain JSON."""
+    verdict = diagnosis.verdict
+    return {
+        "category": verdict.category,
+        "remedy": str(verdict.remedy),
+        "blame": str(verdict.blame),
+        "reason": verdict.reason,
+        "rule": verdict.rule,
+        "confidence": verdict.confidence,
+        "times": diagnosis.times,
+        "is_strong": diagnosis.is_strong,
+        "culprit_rank": verdict.culprit_rank,
+        "culprit_node": verdict.culprit_node,
+        "exit": verdict.exit,
+        "evidence": [_cited(each) for each in verdict.evidence],
+        "contradicts": [_cited(each) for each in verdict.contradictions],
+        "considered": [_refused(each) for each in verdict.considered],
+        "unread_lines": verdict.unread_lines,
+        "unread_steps": verdict.unread_steps,
+        "rules": rules.digest,
+    }
+
+
+def _cited(cited: Cited) -> dict[str, Any]:
+    return {"text": cited.text, "rule": cited.rule, "weight": cited.weight}
+
+
+def _refused(refused: Refused) -> dict[str, Any]:
+    return {"remedy": str(refused.remedy), "because": refused.because}
+
+
+def observations_to_stored(observations: Sequence[Observation]) -> list[dict[str, Any]]:
+    """At most MAX_WORKERS, causes first."""
+    return [
+        {
+            "worker": one.worker,
+            "index": one.index,
+            "node": one.node,
+            "at": one.at.isoformat(),
+            "attempt": one.attempt,
+            "is_cause": one.is_cause,
+            "log": list(one.log),
+            "kernel": list(one.kernel),
+            "conditions": list(one.conditions),
+            "exit_code": one.exit_code,
+            "signal": one.signal,
+            "pod_reason": one.pod_reason,
+            "checks": dict(one.checks) if one.checks else None,
+            "seconds_since_progress": one.seconds_since_progress,
+        }
+        for one in observations[:MAX_WORKERS]
+    ]
+
+
+def observations_from_stored(rows: Any) -> list[Observation]:
+    """What an incident kept; what cannot be read is left out."""
+    found = []
+    for row in rows if isinstance(rows, list | tuple) else ():
+        try:
+            found.append(
+                Observation(
+                    worker=str(row["worker"]),
+                    index=int(row["index"]),
+                    node=str(row["node"]),
+                    at=datetime.fromisoformat(row["at"]),
+                    attempt=int(row["attempt"]),
+                    is_cause=bool(row["is_cause"]),
+                    log=tuple(map(str, row["log"])),
+                    kernel=tuple(map(str, row["kernel"])),
+                    conditions=tuple(map(str, row["conditions"])),
+                    exit_code=seen.exit_code(row["exit_code"]),
+                    signal=str(row["signal"]),
+                    pod_reason=str(row["pod_reason"]),
+                    checks={str(k): str(v) for k, v in row["checks"].items()} if row["checks"] else None,
+                    seconds_since_progress=row["seconds_since_progress"],
+                )
+            )
+        except (KeyError, TypeError, ValueError, AttributeError):
+            continue
+    return found
+
+
+class Seen:
+    """What the signals of a job's failed attempt say, as a decision goes on; lives only inside a draft."""
+
+    def __init__(self, stored: Mapping[str, Any], rules: RuleSet) -> None:
+        self.rules = rules
+        self._observations = observations_from_stored(stored.get("seen"))
+        kept = stored.get("diagnosed")
+        self._diagnosed = (
+            [dict(each) for each in kept if isinstance(each, Mapping)] if isinstance(kept, list) else []
+        )
+
+    def take(self, observation: Observation | None) -> None:
+        """One more signal's."""
+        if observation is not None:
+            self._observations.append(observation)
+
+    def judge(
+        self,
+        attempt: int,
+        *,
+        culprit: str,
+        past: Sequence[PastAttempt],
+        checkpoints: Sequence[CheckpointView],
+        last_step: int | None,
+        before_first_step: bool,
+    ) -> tuple[Diagnosis | None, dict[str, Any]]:
+        """The diagnosis of an attempt, and what the incident keeps of it and for the next one (plain JSON)."""
+        found = merged(one for one in self._observations if one.attempt == attempt)
+        found.sort(key=lambda one: (one.worker != culprit, not one.is_cause, one.at, one.worker))
+        found = [cut(one, self.rules) for one in found[:MAX_WORKERS]]
+        diagnosis = diagnose(
+            found, culprit=culprit, past=past, diagnosed=self._diagnosed, checkpoints=checkpoints,
+            attempt=attempt, before_first_step=before_first_step, rules=self.rules,
+        )  # fmt: skip
+        others = [each for each in self._diagnosed if each.get("attempt") != attempt]
+        kept: dict[str, Any] = {"seen": observations_to_stored(found), "diagnosed": others}
+        if diagnosis is None:
+            return None, kept
+        node = next((one.node for one in found if one.worker == culprit), "")
+        entry = as_past(diagnosis, attempt=attempt, node=node, step=last_step)
+        kept["diagnosed"] = [*others, entry][-MAX_DIAGNOSED:]
+        kept["diagnosis"] = to_stored(diagnosis, self.rules)
+        return diagnosis, kept
