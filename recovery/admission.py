@@ -18,6 +18,7 @@ alone (``lone``) waits for no jitter while use is below ``lone_use_share``.
 
 from __future__ import annotations
 
+import bisect
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -116,7 +117,7 @@ class Level:
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """The state of a queue. A bucket without a level is full."""
+    """The state of a queue. A bucket without a level is full. ``waiting`` is in the order that ``join`` keeps."""
 
     waiting: tuple[Restart, ...] = ()
     reading: tuple[Reading, ...] = ()
@@ -197,8 +198,9 @@ def join(queue: Queue, restart: Restart) -> Queue:
         raise BadInput(
             f"{restart.job}: {restart.bytes:g} bytes at {restart.bytes_per_second:g} bytes/s cannot be read back"
         )
-    others = tuple(each for each in queue.waiting if each.job != restart.job)
-    return replace(queue, waiting=(*others, restart))
+    waiting = [each for each in queue.waiting if each.job != restart.job]
+    bisect.insort(waiting, restart, key=_order)
+    return replace(queue, waiting=tuple(waiting))
 
 
 def ended(queue: Queue, jobs: Iterable[str]) -> Queue:
@@ -274,11 +276,13 @@ class _Look:
         self.early = [r for r in queue.waiting if not self.is_lone and r.not_before > now]
         self.ready: dict[str, list[Restart]] = {}  # by tenant, the next one first
         self.waiting_bytes = 0.0
-        for restart in sorted(queue.waiting, key=_order):
+        for restart in queue.waiting:
             if self.is_lone or restart.not_before <= now:
                 self.ready.setdefault(restart.tenant, []).append(restart)
                 self.waiting_bytes += restart.bytes
         self.begun: set[str] = set()
+        self.present: tuple[str, ...] = ()  # tenants that wait or read; only more come during a look
+        self.weights = 0.0
 
     def use(self) -> float:
         """The most used budget's share, 0 to 1."""
@@ -381,7 +385,7 @@ class _Look:
         wait = (held.starts_at - self.now).total_seconds()
         admitted: list[Admitted] = []
         reason = f"it fits beside, and {head.job} begins no later for it"
-        for restart in self._for_backfill(head):
+        for restart in self._for_backfill(head, wait, spare):
             rate = self.rate(restart)
             if rate > self.free:
                 continue
@@ -401,21 +405,27 @@ class _Look:
             levels={name: Level(tokens, self.now) for name, tokens in self.levels.items()},
         )
 
-    def _for_backfill(self, head: Restart) -> Iterator[Restart]:
+    def _for_backfill(self, head: Restart, wait: float, spare: float) -> Iterator[Restart]:
         """Who may begin beside the held one: of tenants below their floor while they are, then by priority."""
         for tenant in sorted(self.ready, key=lambda each: (self._lasting_for_weight(each), each)):
             if not self._is_below_floor(tenant):
                 continue
-            for restart in self._narrow(self.ready[tenant], head):
+            for restart in self._beside(self.ready[tenant], head, wait, spare):
                 yield restart
                 if not self._is_below_floor(tenant):
                     break
-        rest = [r for restarts in self.ready.values() for r in self._narrow(restarts, head)]
+        rest = [r for restarts in self.ready.values() for r in self._beside(restarts, head, wait, spare)]
         yield from sorted(rest, key=_order)
 
-    def _narrow(self, restarts: Iterable[Restart], head: Restart) -> list[Restart]:
-        """Those that the free bandwidth could take."""
-        return [r for r in restarts if r.bytes_per_second <= self.free and r is not head]
+    def _beside(self, restarts: Iterable[Restart], head: Restart, wait: float, spare: float) -> list[Restart]:
+        """Those that the free bandwidth could take now, and that are over in time or narrow enough."""
+        return [
+            r
+            for r in restarts
+            if r.bytes_per_second <= self.free
+            and (r.bytes_per_second <= spare or r.bytes <= wait * r.bytes_per_second * (1 + _ROUNDING))
+            and r is not head
+        ]
 
     def _is_below_floor(self, tenant: str) -> bool:
         """Whether it reads too little, or soon will: room for a wide restart takes time to come free."""
@@ -436,8 +446,10 @@ class _Look:
         return self.lasting_by_tenant.get(tenant, 0.0) / self._weight(tenant)
 
     def _fair_rate(self, tenant: str) -> float:
-        present = sorted(self.ready.keys() | self.held_by_tenant.keys())
-        return self.store * self._weight(tenant) / math.fsum(self._weight(each) for each in present)
+        if len(self.present) != len(self.ready.keys() | self.held_by_tenant.keys()):
+            self.present = tuple(sorted(self.ready.keys() | self.held_by_tenant.keys()))
+            self.weights = math.fsum(self._weight(each) for each in self.present)
+        return self.store * self._weight(tenant) / self.weights
 
     def _longest(self) -> Restart:
         """The restart that reads longest; of equal ones the first in order."""
