@@ -11,6 +11,8 @@ from pathlib import Path
 
 from incidentdesk.settings.timings import TIMINGS
 from recovery import guards, lifecycle, phases, price_tables
+from recovery.rules import table
+from recovery.rules.builtin import builtin_rules
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 BLOCK = re.compile(r"<!-- made by the program: (?P<name>[a-z-]+) -->\n.*?<!-- end -->", re.DOTALL)
@@ -27,6 +29,10 @@ def timings() -> str:
 
 
 TABLES: dict[str, Callable[[], str]] = {
+    "verdict-categories": table.category_table,
+    "verdict-classes": table.class_table,
+    "verdict-exits": lambda: table.exit_table(builtin_rules()),
+    "verdict-rules": lambda: table.rule_table(builtin_rules()),
     "phases": phases.markdown,
     "lifecycle": lifecycle.markdown,
     "guards": guards.markdown,

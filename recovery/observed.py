@@ -32,7 +32,8 @@ class Evidence:
     """One failure as seen: the reporter's end and lines, its node, checks, numbers, and what other ranks say.
 
     ``metrics`` hold numbers, and texts where a source gives words; an absent key was not measured. ``checks``:
-    name -> pass, fail or timeout. ``unread`` counts what was cut away before it came here.
+    name -> pass, fail or timeout. ``unread_lines`` counts lines that were left out, or
+    cut, before they came here.
     """
 
     log: tuple[str, ...] = ()
@@ -49,7 +50,7 @@ class Evidence:
 
 
 def evidence_from_plain(signals: Mapping[str, Any]) -> Evidence:
-    """Evidence out of plain JSON in the form of the labelled cases. What has another shape is left out, never an error."""
+    """Evidence out of plain JSON in the form of the labelled cases; what has another shape is left out."""
     log, cut_log = _lines(signals.get("log_tail"))
     kernel, cut_kernel = _lines(signals.get("kernel_log"))
     conditions, cut_conditions = _lines(signals.get("node_conditions"))
@@ -77,19 +78,18 @@ def evidence_from_plain(signals: Mapping[str, Any]) -> Evidence:
 
 def _rank(n: int, told: Mapping[str, Any]) -> RankView:
     number = _whole(told.get("rank"))
-    offset = told.get("first_error_offset_s")
     return RankView(
         rank=n if number is None else number,
         node=_text(told.get("node")),
         log=_lines(told.get("log_tail"))[0],
         exit_code=_whole(told.get("exit_code")),
         pod_reason=_text(told.get("pod_reason")),
-        first_error_seconds=float(offset) if _is_number(offset) else None,
+        first_error_seconds=_number(told.get("first_error_offset_s")),
     )
 
 
 def _lines(value: Any) -> tuple[tuple[str, ...], int]:
-    """Lines cut to size: head and tail are kept, the middle is counted as unread."""
+    """Lines cut to size, head and tail kept; how many were left out or not read to their end."""
     if isinstance(value, str):
         value = value[: MAX_LINES * MAX_LINE].split("\n")
     if not isinstance(value, list | tuple):
@@ -98,25 +98,26 @@ def _lines(value: Any) -> tuple[tuple[str, ...], int]:
     if len(value) > MAX_LINES:
         cut = len(value) - MAX_LINES
         value = [*value[: MAX_LINES // 2], *value[-(MAX_LINES - MAX_LINES // 2) :]]
-    return tuple(str(line)[:MAX_LINE] for line in value), cut
+    lines = [str(line) for line in value]
+    cut += sum(len(line) > MAX_LINE for line in lines)
+    return tuple(line[:MAX_LINE] for line in lines), cut
 
 
 def _metrics(told: Mapping[str, Any]) -> dict[str, float | str]:
     metrics: dict[str, float | str] = {}
     for name, value in list(told.items())[:MAX_METRICS]:
-        if isinstance(value, bool):
-            metrics[str(name)[:100]] = float(value)
-        elif _is_number(value):
-            metrics[str(name)[:100]] = float(value)
+        number = float(value) if isinstance(value, bool) else _number(value)
+        if number is not None:
+            metrics[str(name)[:100]] = number
         elif isinstance(value, str):
             metrics[str(name)[:100]] = value[:200].lower()
     return metrics
 
 
-def _is_number(value: Any) -> bool:
+def _number(value: Any) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        return False
-    return value == value and abs(value) < 1e300
+        return None
+    return float(value) if -1e300 < value < 1e300 else None  # none of it holds for what is no number
 
 
 def _whole(value: Any) -> int | None:

@@ -124,7 +124,7 @@ def compile_pattern(source: str) -> Pattern:
 
 
 def _fold(char: str) -> str:
-    return char if char < "\u0080" else "\u0080"
+    return min(char, "\u0080")
 
 
 def _elements(source: str) -> Iterator[_Element | None]:

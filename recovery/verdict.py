@@ -84,7 +84,7 @@ class Refused:
 class Verdict:
     """What we conclude. ``culprit_rank`` and ``culprit_node`` are None and "" where nobody can be named.
 
-    ``confidence`` in [0, 1]; ``evidence`` strongest first; ``unread_lines`` were not looked at.
+    ``confidence`` in [0, 1]; ``evidence`` strongest first; ``unread_lines`` were left out or cut.
     """
 
     category: str
@@ -168,7 +168,8 @@ def _tells_of_trouble(rule: Rule) -> bool:
 
 
 def _concluded(rule: Rule, facts: Mapping[str, FactValue], lines: tuple[Line, ...]) -> Hit:
-    assert rule.remedy is not None and rule.blame is not None  # only marks have none
+    assert rule.remedy is not None  # only marks have none
+    assert rule.blame is not None
     for case in rule.when:
         if case.holds(facts):
             return Hit(

@@ -62,8 +62,8 @@ def prediction(case_id: str, verdict: Verdict) -> dict[str, Any]:
 def explanation(case_id: str, verdict: Verdict) -> str:
     """The verdict with its reasons, a few lines for people."""
     lines = [
-        f"{case_id}: {verdict.category}, {verdict.remedy}, blame {verdict.blame}, "
-        f"confidence {verdict.confidence:.2f} by {verdict.rule}",
+        f"{case_id}: {verdict.category}, {verdict.remedy}, blame {verdict.blame}",
+        f"  sure      {verdict.confidence:.2f} by {verdict.rule}",
         f"  because   {verdict.reason}",
     ]
     lines += [f"  evidence  {cited.text} ({cited.rule}, {cited.weight:.2f})" for cited in verdict.evidence]

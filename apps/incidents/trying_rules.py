@@ -10,7 +10,6 @@ from apps.incidents.rules import current_rules, rules_from
 from recovery.observed import evidence_from_plain
 from recovery.past import read_recurrence
 from recovery.rules.categories import CATEGORIES
-from recovery.rules.rule import RuleSet
 from recovery.verdict import Verdict, all_hits, judge
 
 MAX_HITS = 200
@@ -90,8 +89,8 @@ def as_text(tried: Mapping[str, Any]) -> str:
     lines += [
         "",
         f"Verdict: {verdict['category']} ({verdict['means']})",
-        f"  remedy {verdict['remedy']}, blame {verdict['blame']}, confidence {verdict['confidence']:.2f}, "
-        f"by {verdict['rule']}",
+        f"  remedy {verdict['remedy']}, blame {verdict['blame']}",
+        f"  confidence {verdict['confidence']:.2f}, by {verdict['rule']}",
         f"  {verdict['reason']}",
     ]
     lines += [f"  against: {each['text'][:160]} ({each['rule']})" for each in verdict["contradictions"]]

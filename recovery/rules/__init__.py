@@ -1,1 +1,1 @@
-"""What is known about failures, as data: each table names its source and is read by recovery.verdict and recovery.culprit."""
+"""What is known about failures, as data: each table names its source. Read by recovery.verdict and culprit."""

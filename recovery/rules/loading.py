@@ -25,8 +25,8 @@ MAX_SPECIFICITY = 100
 _ID = re.compile(r"[a-z0-9][a-z0-9_.-]{1,60}")
 _CONDITION = re.compile(r"([a-z][a-z0-9_.:-]*) +(!=|<=|>=|=|<|>|in) +(.+)")
 _FIELDS = frozenset(
-    {"id", "match", "except", "in", "if", "unless", "class", "specificity", "mark", "category", "remedy", "blame", "reason",
-     "source", "examples", "counter_examples", "exit", "context", "when", "tags", "refine"}
+    {"id", "match", "except", "in", "if", "unless", "class", "specificity", "mark", "category", "remedy",
+     "blame", "reason", "source", "examples", "counter_examples", "exit", "context", "when", "tags", "refine"}
 )  # fmt: skip
 _WHEN_FIELDS = frozenset({"if", "category", "remedy", "blame", "reason"})
 _TOP_FIELDS = frozenset({"rule", "exits", "contexts", "disable"})
@@ -131,8 +131,11 @@ def _document(name: str, content: str, problems: list[Problem]) -> Mapping[str, 
         at = re.search(r"at line (\d+)", str(error))
         problems.append(Problem(name, int(at[1]) if at else 0, "", "", f"not TOML: {error}"))
         return None
-    for word in sorted(set(document) - _TOP_FIELDS):
-        problems.append(Problem(name, 0, "", word, f"unknown; a file holds {', '.join(sorted(_TOP_FIELDS))}"))
+    known = ", ".join(sorted(_TOP_FIELDS))
+    problems += [
+        Problem(name, 0, "", word, f"unknown; a file holds {known}")
+        for word in sorted(set(document) - _TOP_FIELDS)
+    ]
     if not isinstance(document.get("rule", []), list):
         problems.append(Problem(name, 0, "", "rule", "rules begin with [[rule]]"))
         return None
@@ -224,10 +227,8 @@ def _rule(
     if not rule.examples:
         raise _Wrong("examples", "give at least one line or situation that it must hit")
     if rule.isolates and rule.exit not in exits:
-        raise _Wrong(
-            "exit",
-            f"it may isolate, so name how the machine comes back: one of {', '.join(sorted(exits)) or 'none; add [exits]'}",
-        )
+        known = ", ".join(sorted(exits)) or "none; add [exits]"
+        raise _Wrong("exit", f"it may isolate, so name how the machine comes back: one of {known}")
     if rule.exit and rule.exit not in exits:
         raise _Wrong("exit", f"no {rule.exit!r} in [exits]")
     return rule
@@ -378,9 +379,9 @@ def _unknown_sightings(rules: Iterable[Rule]) -> list[Problem]:
             *rule.unless,
             *(each for case in rule.when for each in case.conditions),
         ]
-        for condition in all_conditions:
-            if condition.name.startswith("seen.") and condition.name.removeprefix("seen.") not in known:
-                problems.append(
-                    Problem(rule.file, rule.line, rule.id, condition.text, "no rule has this id or tag")
-                )
+        problems += [
+            Problem(rule.file, rule.line, rule.id, condition.text, "no rule has this id or tag")
+            for condition in all_conditions
+            if condition.name.startswith("seen.") and condition.name.removeprefix("seen.") not in known
+        ]
     return problems

@@ -44,7 +44,7 @@ def test_reasons_go_to_standard_error(tmp_path: Path) -> None:
     file = tmp_path / "cases.jsonl"
     file.write_text(json.dumps(OOM))
     _, told = diagnose(file, "--explain")
-    assert "host_oom, fail_fast" in told
+    assert "host_oom, fail_fast, blame job" in told
     assert "  not       isolate_node: " in told
 
 

@@ -101,7 +101,7 @@ def test_verdict_of_a_late_witness_changes_nobody_who_counts() -> None:
     desk.signal(SignalKind.LOG, Source.API, {"lines": [XID_79]})
     desk.decide()
     assert (desk.counts, desk.job.phase) == (counts, Phase.TROUBLESHOOTING)
-    assert verdict["rule"] == "program.plain"
+    assert verdict["category"] == "user_code"
 
 
 def test_what_is_kept_is_small_whatever_was_told() -> None:
@@ -116,7 +116,7 @@ def test_what_is_kept_is_small_whatever_was_told() -> None:
     seconds = time.process_time() - begin
     kept = desk.incident.verdict
     assert len(json.dumps(kept)) < 60_000
-    assert kept["diagnosis"]["rule"] == "program.plain"
+    assert kept["diagnosis"]["category"] == "user_code"
     assert seconds < 1
 
 

@@ -38,7 +38,8 @@ class TryRulesInput(serializers.Serializer[Any]):
     signals = serializers.DictField(
         required=False,
         default=dict,
-        help_text="exit_code, signal, pod_reason, node_conditions, kernel_log, metrics, checks, phase, ranks, recurrence.",
+        help_text="exit_code, signal, pod_reason, node_conditions, kernel_log, metrics, checks, phase, ranks and "
+        "recurrence, where they are known.",
     )
     rules = serializers.CharField(
         required=False, default="", allow_blank=True, trim_whitespace=False, max_length=MAX_RULES_TEXT,

@@ -15,7 +15,7 @@ from recovery.rules.loading import RuleFileError
 
 
 class Command(BaseCommand):
-    help = "Judge labelled or recorded failures: JSON lines with id and signals in, a line with category, action, blame and culprit_rank out."
+    help = "Judge recorded failures: JSON lines with id and signals in, a line each with the verdict out."
     requires_system_checks: list[str] = []
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -30,7 +30,7 @@ class Command(BaseCommand):
             raise CommandError(str(error)) from error
         wrong = 0
         try:
-            source = sys.stdin.buffer if file == "-" else open(file, "rb")  # noqa: SIM115
+            source = sys.stdin.buffer if file == "-" else Path(file).open("rb")  # noqa: SIM115
         except OSError as error:
             raise CommandError(f"{file} cannot be read: {error}") from error
         with source:
