@@ -15,7 +15,7 @@ MAX_SENTENCE = 1000
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """Claims about the past of a job and its machines. False and 0 = not known; each is one fact ``past.NAME``."""
+    """Claims about the past of a job and its machines; each is one fact ``past.NAME``. False and 0 = not known."""
 
     told: bool = False
     first_time: bool = False
@@ -59,128 +59,203 @@ _NUMBER = rf"(?:\d{{1,6}}|{'|'.join(_WORD_NUMBERS)})"
 _NODE = r"(?:node|host|machine|server|vm|instance|box|blade|hypervisor)"
 _DEVICE = r"(?:gpu|chip|device|accelerator|card|nic|hca|adapter|port|link|dimm|slot|board|bank|pci address|cable|rail)"
 _TRY = (
-    r"(?:run|start|launch|resume|attempt|restart|try|tries|boot|retry|retries|rerun|submission|relaunch|allocation|"
+    r"(?:run|start|launch|resume|attempt|restart|try|tries|boot|retry|retries|rerun|submission|relaunch"
+    r"|allocation|"
     r"container|pod|save|load|job|compile|startup|resumption|requeue|redeploy|rescheduling|placement)"
 )
 _POINT = (
-    r"(?:step|iteration|iter|batch|sample|point|epoch|phase|stage|place|line|layer|exception|error|traceback|shard|file|"
-    r"seqnum|sequence|seq|collective|op|position|index|kernel|message|record|seed|call|tensor|stack|checkpoint|size|"
+    r"(?:step|iteration|iter|batch|sample|point|epoch|phase|stage|place|line|layer|exception|error"
+    r"|traceback|shard|file|"
+    r"seqnum|sequence|seq|collective|op|position|index|kernel|message|record|seed|call|tensor|stack"
+    r"|checkpoint|size|"
     r"offset|moment|spot|barrier|operation|module|function|address|microbatch)"
 )
 _HERE = re.compile(
-    rf"\b(?:same|this|that|one|single|the very|its) (?:\w{{1,20}} )?{_NODE}\b|\b[a-z]{{1,12}}-?{_NODE}-?\d{{1,6}}\b"
-    rf"|\b(?:always|only|again) (?:on|with|at|when) [a-z]{{1,20}}-[a-z0-9-]{{1,20}}\b|\bhere\b|\bwhenever this\b"
+    rf"\b(?:same|this|that|one|single|the very|its) (?:\w{{1,20}} )?{_NODE}\b"
+    rf"|\b[a-z]{{1,12}}-?{_NODE}-?\d{{1,6}}\b"
+    rf"|\b(?:always|only|again) (?:on|with|at|when) [a-z]{{1,20}}-[a-z0-9-]{{1,20}}\b|\bhere\b"
+    rf"|\bwhenever this\b"
 )
 _NAMED_DEVICE = re.compile(
-    rf"(?<!with )(?<!on a )(?<!needs )\b(?:same|this|that|one|the very|its) (?:\w{{1,20}} ){{0,2}}{_DEVICE}\b|\b{_DEVICE} ?\d{{1,4}}\b|\b[0-9a-f]{{4}}:[0-9a-f]{{2}}:[0-9a-f]{{2}}"
+    rf"(?<!with )(?<!on a )(?<!needs )\b(?:same|this|that|one|the very"
+    rf"|its) (?:\w{{1,20}} ){{0,2}}{_DEVICE}\b|\b{_DEVICE} ?\d{{1,4}}\b"
+    rf"|\b[0-9a-f]{{4}}:[0-9a-f]{{2}}:[0-9a-f]{{2}}"
     rf"|\bof (?:one|the same|this) {_DEVICE}|\b(?:vm|node|host) and (?:\w{{1,20}} )?{_DEVICE}"
 )
 _EVERYWHERE = re.compile(
-    rf"\b(?:all|every|each|both|any|whole|entire|most) (?:of )?(?:the )?(?:\w{{1,20}} )?(?:{_NODE}s?|cluster|fleet|pool|rack|zone|region|partition|"
-    r"ranks?|pairs?|teams?|tenants?|users?|namespaces?|workers)\b|\b(?:cluster|fleet|pool|zone|region|site)[- ]?wide\b|\beverywhere\b"
-    r"|\bacross the (?:cluster|fleet|pool|site|region|zone)|\ball (?:\w{1,20} )?(?:jobs|pods|workloads|runs) (?:of|in|on|across) the (?:cluster|fleet|pool|site|zone|region)"
-    r"|\ball (?:jobs|pods|workloads) (?:since|at once|alike|are)|^all (?:other )?(?:jobs|users|teams|runs|workloads)$|\b(?:other|many|several|all) users (?:report|see|since|have|too)|\b(?:many|dozens of|hundreds of|several) jobs at (?:once|the same)"
+    rf"\b(?:all|every|each|both|any|whole|entire|most) (?:of )?(?:the )?(?:\w{{1,20}} )?(?:{_NODE}s?"
+    rf"|cluster|fleet|pool|rack|zone|region|partition|"
+    r"ranks?|pairs?|teams?|tenants?|users?|namespaces?|workers)\b|\b(?:cluster|fleet|pool|zone|region"
+    r"|site)[- ]?wide\b|\beverywhere\b"
+    r"|\bacross the (?:cluster|fleet|pool|site|region|zone)|\ball (?:\w{1,20} )?(?:jobs|pods|workloads"
+    r"|runs) (?:of|in|on|across) the (?:cluster|fleet|pool|site|zone|region)"
+    r"|\ball (?:jobs|pods|workloads) (?:since|at once|alike|are)|^all (?:other )?(?:jobs|users|teams|runs"
+    r"|workloads)$|\b(?:other|many|several|all) users (?:report|see|since|have|too)|\b(?:many|dozens of"
+    r"|hundreds of|several) jobs at (?:once|the same)"
 )
 _OTHER_NODES = re.compile(
-    rf"\b(?:different|other|several|various|unrelated|multiple|distinct|changing|new|fresh|replacement|healthy|another|second|{_NUMBER})"
-    rf" (?:\w{{1,20}} )?{_NODE}s?\b|\bmoved to (?:an?other|different|a new)|\bregardless of (?:the )?{_NODE}|\bwhichever {_NODE}|\bon any {_NODE}"
-    rf"|\bafter (?:a )?(?:{_NODE} )?(?:swap|replacement|migration|move)\b|\belsewhere too\b|\balso (?:on|elsewhere)|\balso fails (?:on|with)|\b(?:replaced|swapped|changed|moved) (?:the )?{_NODE}\b|\breplacing (?:the )?{_NODE}|\bmoving to an?other|\bon a (?:laptop|workstation)|\b(?:also|even) (?:with|on) (?:one|a single|1) (?:gpu|{_NODE})"
+    rf"\b(?:different|other|several|various|unrelated|multiple|distinct|changing|new|fresh|replacement"
+    rf"|healthy|another|second|{_NUMBER})"
+    rf" (?:\w{{1,20}} )?{_NODE}s?\b|\bmoved to (?:an?other|different|a new)"
+    rf"|\bregardless of (?:the )?{_NODE}|\bwhichever {_NODE}|\bon any {_NODE}"
+    rf"|\bafter (?:a )?(?:{_NODE} )?(?:swap|replacement|migration|move)\b|\belsewhere too\b|\balso (?:on"
+    rf"|elsewhere)|\balso fails (?:on|with)|\b(?:replaced|swapped|changed|moved) (?:the )?{_NODE}\b"
+    rf"|\breplacing (?:the )?{_NODE}|\bmoving to an?other|\bon a (?:laptop|workstation)|\b(?:also"
+    rf"|even) (?:with|on) (?:one|a single|1) (?:gpu|{_NODE})"
 )
 _OTHER_JOBS = re.compile(
-    rf"\b(?:different|other|unrelated|separate|several|various|multiple|distinct|all|every|each|any|{_NUMBER}) (?:\w{{1,20}} ){{0,2}}"
-    r"(?:jobs?|users?|images?|pods?|workloads?|tenants?|teams?|processes|tasks|containers?|owners?)\b|\bfailed pods\b|\bwhichever job\b"
+    rf"\b(?:different|other|unrelated|separate|several|various|multiple|distinct|all|every|each|any"
+    rf"|{_NUMBER}) (?:\w{{1,20}} ){{0,2}}"
+    r"(?:jobs?|users?|images?|pods?|workloads?|tenants?|teams?|processes|tasks|containers?|owners?)\b"
+    r"|\bfailed pods\b|\bwhichever job\b"
 )
 _SUCCESS = re.compile(
-    r"\b(?:fine|clean|cleanly|ok|okay|works?|worked|working|pass|passes|passed|succeeds?|succeeded|healthy|unaffected|normal|normally|"
-    r"no (?:problems?|trouble|failures?|errors?|issues?)|went away|goes away|disappear\w{0,3}|vanish\w{0,2}|is gone|was gone|cured|it ran|came up|"
-    r"finish(?:ed|es)|completed|got through|trains?|trained|resumed|runs? (?:well|through|on|clean|fine)|ran (?:well|through|clean|fine|without)|"
-    r"goes? through|went through|got past|went past|without (?:it|trouble|error|problem)|starts? (?:fine|the same|normally)|green|steady|stable)\b"
+    r"\b(?:fine|clean|cleanly|ok|okay|works?|worked|working|pass|passes|passed|succeeds?|succeeded|healthy"
+    r"|unaffected|normal|normally|"
+    r"no (?:problems?|trouble|failures?|errors?|issues?)|went away|goes away|disappear\w{0,3}"
+    r"|vanish\w{0,2}|is gone|was gone|cured|it ran|came up|"
+    r"finish(?:ed|es)|completed|got through|trains?|trained|resumed|runs? (?:well|through|on|clean|fine)"
+    r"|ran (?:well|through|clean|fine|without)|"
+    r"goes? through|went through|got past|went past|without (?:it|trouble|error|problem)|starts? (?:fine"
+    r"|the same|normally)|green|steady|stable)\b"
 )
 _FAILURE = re.compile(
-    r"\b(?:fail\w{0,4}|crash\w{0,3}|hang\w{0,2}|hung|dies|died|error\w{0,2}|stops|stopped|stuck|kill\w{0,3}|abort\w{0,3}|never|not|lost|broke\w{0,1}|without success)\b"
+    r"\b(?:fail\w{0,4}|crash\w{0,3}|hang\w{0,2}|hung|dies|died|error\w{0,2}|stops|stopped|stuck"
+    r"|kill\w{0,3}|abort\w{0,3}|never|not|lost|broke\w{0,1}|without success)\b"
 )
 _ONLY_HERE = re.compile(
-    rf"\bnone elsewhere\b|\bnowhere else\b|\bnot elsewhere\b|\bonly (?:on )?(?:this|that|one|the same|here)\b|\b(?:this|that|one) (?:{_NODE}|{_DEVICE}) (?:only|alone)\b"
+    rf"\bnone elsewhere\b|\bnowhere else\b|\bnot elsewhere\b|\bonly (?:on )?(?:this|that|one|the same"
+    rf"|here)\b|\b(?:this|that|one) (?:{_NODE}|{_DEVICE}) (?:only|alone)\b"
     rf"|\bno other (?:{_NODE}|rank|pod|{_DEVICE})|\bonly {_NODE}\b|\bnot on (?:the )?other"
 )
 _ELSEWHERE = re.compile(
-    rf"\b(?:other|others|another|different|elsewhere|rest|remaining|all other|every other|neighbou?r\w{{0,3}}|peers?|former|any other|new|replacement) ?(?:\w{{1,20}} )?(?:{_NODE}s?)?\b"
-    rf"|\bexclud\w{{1,3}} |\bexcluded\b|\bwithout (?:it|this|that|the) ?{_NODE}?|\bwithout [a-z]{{1,12}}-{_NODE}|\buntil (?:it|(?:this|that|the) {_NODE}) was"
-    rf"|\b(?:after|once|since|when) (?:the |this |that |its )?{_NODE} (?:was |had been |is |got )?(?:replaced|removed|drained|swapped|taken out|cordoned|left out)"
+    rf"\b(?:other|others|another|different|elsewhere|rest|remaining|all other|every other"
+    rf"|neighbou?r\w{{0,3}}|peers?|former|any other|new|replacement) ?(?:\w{{1,20}} )?(?:{_NODE}s?)?\b"
+    rf"|\bexclud\w{{1,3}} |\bexcluded\b|\bwithout (?:it|this|that|the) ?{_NODE}?"
+    rf"|\bwithout [a-z]{{1,12}}-{_NODE}|\buntil (?:it|(?:this|that|the) {_NODE}) was"
+    rf"|\b(?:after|once|since|when) (?:the |this |that |its )?{_NODE} (?:was |had been |is "
+    rf"|got )?(?:replaced|removed|drained|swapped|taken out|cordoned|left out)"
 )
 #: A later attempt got past the failure, with nothing changed.
 _PASSED = re.compile(
-    r"\b(?:on|at|after) (?:the )?(?:retry|second|2nd|next|another|a second|third|following|one retry|a retry|rerun)\b|\b(?:retry|retries|rerun|re-run|restart|resume|relaunch)\w{0,3} (?:of it )?(?:succeeded|passed|worked|ran|completed|went|fine|is fine|was fine|ok)"
-    r"|\blater (?:it |the same )?(?:worked|passed|ran|succeeded|went)|\bresumed (?:fine|attempt went|and (?:went|ran|passed))|\bno (?:repeat|recurrence)\b|\bnot (?:seen )?again\b|\b(?:went|got|gone) (?:past|through)\b"
+    r"\b(?:on|at|after) (?:the )?(?:retry|second|2nd|next|another|a second|third|following|one retry"
+    r"|a retry|rerun)\b|\b(?:retry|retries|rerun|re-run|restart|resume"
+    r"|relaunch)\w{0,3} (?:of it )?(?:succeeded|passed|worked|ran|completed|went|fine|is fine|was fine|ok)"
+    r"|\blater (?:it |the same )?(?:worked|passed|ran|succeeded|went)|\bresumed (?:fine|attempt went"
+    r"|and (?:went|ran|passed))|\bno (?:repeat|recurrence)\b|\bnot (?:seen )?again\b|\b(?:went|got"
+    r"|gone) (?:past|through)\b"
     r"|\bworked (?:again )?(?:on|after|an hour|minutes|later)"
 )
 #: The failure left together with a machine.
 _AWAY_WITH_NODE = re.compile(
-    rf"\b(?:after|once|since|when) (?:the |this |that |its )?{_NODE} (?:was |had been |is |got )?(?:replaced|removed|drained|swapped|taken out|cordoned|left out|excluded)"
+    rf"\b(?:after|once|since|when) (?:the |this |that |its )?{_NODE} (?:was |had been |is "
+    rf"|got )?(?:replaced|removed|drained|swapped|taken out|cordoned|left out|excluded)"
     r"|\bexclud\w{2,3} [a-z]"
 )
 #: The failing part is told apart from the same without this machine.
 _NOT_WITHOUT = re.compile(
-    rf"\bwithout (?:it|this|that|the|[a-z]{{1,12}}-?{_NODE}-?\d{{1,6}}) ?(?:{_NODE} )?(?:they |it |the job |runs )?(?:did not|didn't|do not|don't|does not|none|never)"
+    rf"\bwithout (?:it|this|that|the|[a-z]{{1,12}}-?{_NODE}-?\d{{1,6}}) ?(?:{_NODE} )?(?:they |it "
+    rf"|the job |runs )?(?:did not|didn't|do not|don't|does not|none|never)"
 )
 
 #: Fact -> what a clause about failures says when it is so.
 _CLAIMS: Mapping[str, re.Pattern[str]] = {
     "first_time": re.compile(
-        r"\bfirst in \d|\bfirst (?:time|occurrence|failure|seen|such|attempt|incident|submission|start|restart|crash|event|report|launch|one|try|sighting|run|resume|save|job)|^first$|\b1st\b"
-        r"|\bnever (?:seen |happened )?before\b|\bno earlier\b|\bnot seen before\b|\bonce only\b|\bonly once\b|\bsingle (?:event|occurrence)"
-        r"|\bno (?:repeat|recurrence|previous|prior|history)|\bone[- ]off\b|\bisolated event|\bnew (?:today|failure)\b|\bseen once\b|^once$"
+        r"\bfirst in \d|\bfirst (?:time|occurrence|failure|seen|such|attempt|incident|submission|start"
+        r"|restart|crash|event|report|launch|one|try|sighting|run|resume|save|job)|^first$|\b1st\b"
+        r"|\bnever (?:seen |happened )?before\b|\bno earlier\b|\bnot seen before\b|\bonce only\b"
+        r"|\bonly once\b|\bsingle (?:event|occurrence)"
+        r"|\bno (?:repeat|recurrence|previous|prior|history)|\bone[- ]off\b|\bisolated event"
+        r"|\bnew (?:today|failure)\b|\bseen once\b|^once$"
     ),
     "every": re.compile(
-        rf"\b(?:every|each|all|any) (?:single )?(?:\w{{1,20}} )?{_TRY}s?\b|\balways\b|\bdeterministic|\breproduc|\bevery time\b|\bconsistently\b"
-        rf"|\bevery one of\b|\b(\d{{1,3}}) ?(?:of|out of|/) ?\1\b|\b({_NUMBER}) (?:of|out of) (?:the )?\2\b|\bwithout exception\b|\b100 ?%|\bin a row\b|\bon both (?:attempt|run|start)|\bin both\b"
+        rf"\b(?:every|each|all|any) (?:single )?(?:\w{{1,20}} )?{_TRY}s?\b|\balways\b|\bdeterministic"
+        rf"|\breproduc|\bevery time\b|\bconsistently\b"
+        rf"|\bevery one of\b|\b(\d{{1,3}}) ?(?:of|out of|/) ?\1\b|\b({_NUMBER}) (?:of"
+        rf"|out of) (?:the )?\2\b|\bwithout exception\b|\b100 ?%|\bin a row\b|\bon both (?:attempt|run"
+        rf"|start)|\bin both\b"
     ),
     "same_point": re.compile(
-        rf"\b(?:same|identical|this|fixed|exact) (?:\w{{1,20}} ){{0,2}}{_POINT}\b|\bsame (?:\w{{1,20}} )?(?:and )?(?:\w{{1,20}} )?{_POINT}\b"
-        rf"|\b(?:stop|fail|die|crash|end|hang|abort|stuck|break|diverge|oom)\w{{0,4}} (?:always )?(?:at|in|after|on|near|around) (?:the )?(?:same |first |(?:\w{{1,20}} ){{0,3}}{_POINT})"
+        rf"\b(?:same|identical|this|fixed|exact) (?:\w{{1,20}} ){{0,2}}{_POINT}\b"
+        rf"|\bsame (?:\w{{1,20}} )?(?:and )?(?:\w{{1,20}} )?{_POINT}\b"
+        rf"|\b(?:stop|fail|die|crash|end|hang|abort|stuck|break|diverge|oom)\w{{0,4}} (?:always )?(?:at|in"
+        rf"|after|on|near|around) (?:the )?(?:same |first |(?:\w{{1,20}} ){{0,3}}{_POINT})"
         rf"|\b{_POINT} (?:no\.? ?)?[#\d]\d{{0,12}} (?:on|in|at|for|each|every|again|both|of)"
         r"|\bduring (?:every|each)\b|\bat (?:dataset|the|data|model) load"
         r"|\bidentical(?:ly)?\b|\b(?:ended|failed|died|crashed|stopped) (?:in )?the same way\b"
     ),
     "same_sequence": re.compile(
-        r"\bsame (?:collective )?(?:seq|sequence)|\bseq(?:num|uence)?(?: number)? ?[=#]? ?\d{1,15} (?:on|in|at|for|each|every|again|both)"
+        r"\bsame (?:collective )?(?:seq|sequence)|\bseq(?:num|uence)?(?: number)? ?[=#]? ?\d{1,15} (?:on"
+        r"|in|at|for|each|every|again|both)"
     ),
     "changing_point": re.compile(
-        rf"\b(?:different|changing|varying|other|random|another|new|various) (?:\w{{1,20}} ){{0,2}}{_POINT}s?\b|\b{_POINT}s (?:numbers? )?(?:differ|vary|change)"
-        r"|\b(?:an)?other rank each\b|\b(?:seq\w{0,8}|step|iteration|rank|place|point|collective)s? (?:numbers? )?(?:differs|varies|changes|moves|was another|is another)|\bdifferent ranks?\b|\bnever (?:at )?the same\b|\bnot (?:at )?the same\b|\ba new one\b|\beach time (?:at )?(?:a|an)other"
+        rf"\b(?:different|changing|varying|other|random|another|new"
+        rf"|various) (?:\w{{1,20}} ){{0,2}}{_POINT}s?\b|\b{_POINT}s (?:numbers? )?(?:differ|vary|change)"
+        r"|\b(?:an)?other rank each\b|\b(?:seq\w{0,8}|step|iteration|rank|place|point"
+        r"|collective)s? (?:numbers? )?(?:differs|varies|changes|moves|was another|is another)"
+        r"|\bdifferent ranks?\b|\bnever (?:at )?the same\b|\bnot (?:at )?the same\b|\ba new one\b"
+        r"|\beach time (?:at )?(?:a|an)other"
     ),
     "same_rank": re.compile(r"\b(?:same|this|that) rank\b|\balways rank \d"),
     "after_change": re.compile(
-        r"\bsince (?:the |a |an |last \w{1,10} )?(?:[\w']{1,20} ){0,3}(?:maintenance|change|upgrade|update|image|driver|deploy|rollout|roll-out|release|switch|bump|version|patch|migration|install|commit|merge|rebuild)"
-        r"|\bafter (?:the |a |an |last \w{1,10}'?s? )?(?:\w{1,20} ){0,2}(?:change|upgrade|update|rollout|roll-out|deploy|bump|patch|migration|rebuild)|\bnew (?:image|driver|version|release|commit|code|plugin)|\bwith image\b|\bwith the new\b"
+        r"\bsince (?:the |a |an |last \w{1,10} )?(?:[\w']{1,20} ){0,3}(?:maintenance|change|upgrade|update"
+        r"|image|driver|deploy|rollout|roll-out|release|switch|bump|version|patch|migration|install|commit"
+        r"|merge|rebuild)"
+        r"|\bafter (?:the |a |an |last \w{1,10}'?s? )?(?:\w{1,20} ){0,2}(?:change|upgrade|update|rollout"
+        r"|roll-out|deploy|bump|patch|migration|rebuild)|\bnew (?:image|driver|version|release|commit|code"
+        r"|plugin)|\bwith image\b|\bwith the new\b"
     ),
     "ran_long": re.compile(
-        r"\b(?:previous|for|after|ran|about every|every|each) (?:\w{1,20} )?(?:fine )?(?:for )?\d{1,5}(?:\.\d)? ?(?:h|hours?|d|days?|weeks?|k steps|steps|iterations)\b"
-        r"|\b\d{1,5} ?(?:h|hours|days|d) (?:fine|ok|of|without|clean|into|later|after|in)|\bafter (?:many )?(?:hours|days|weeks)\b|\blong (?:good|fine) run"
+        r"\b(?:previous|for|after|ran|about every|every"
+        r"|each) (?:\w{1,20} )?(?:fine )?(?:for )?\d{1,5}(?:\.\d)? ?(?:h|hours?|d|days?|weeks?|k steps"
+        r"|steps|iterations)\b"
+        r"|\b\d{1,5} ?(?:h|hours|days|d) (?:fine|ok|of|without|clean|into|later|after|in)"
+        r"|\bafter (?:many )?(?:hours|days|weeks)\b|\blong (?:good|fine) run"
     ),
     "after_restart": re.compile(
-        r"\bafter (?:an? |the |each |every )?(?:in-place |process |quick |fast |local )?(?:restart|recovery|relaunch|requeue)|\bfirst restart\b|\bin-place restart|\bafter restarting"
+        r"\bafter (?:an? |the |each |every )?(?:in-place |process |quick |fast |local )?(?:restart"
+        r"|recovery|relaunch|requeue)|\bfirst restart\b|\bin-place restart|\bafter restarting"
     ),
-    "option": re.compile(r"\bonly (?:when|if|at|for|above|beyond|in combination) (?:\w{1,20} ){0,3}(?:batch|size|length|context|global|micro|sequence|tokens|precision|bf16|fp8|fp16|compile|offload|parallel|world|workers|ranks|gpus|nodes|option|flag|setting)"
-        r"|\b(?:goes|went) away (?:with|without|when)|\bdisappears? (?:with|without|when)|\bnever happen\w{0,4} with|\bwith \d{1,5} (?:nodes|ranks|gpus|workers) or more|\bfails on [a-z]{1,3}\d{2,4}\b|\bworks on [a-z]{1,3}\d{2,4}\b|\bwith \w{1,40}(?:=| on\b| off\b| enabled| disabled)|\bnever with|\bonly with|\bwithout the option|\bwhen (?:enabled|disabled)|\bdepends on"),
-    "growing": re.compile(r"\b(?:leak|grow|rising|rises|increas|climb|creep|slowly)\w{0,8}\b|\blater each\b|\bevery \d{1,6} ?(?:h|hours|epochs|steps|days)\b"),
-    "random": re.compile(r"\brandom|\bsporadic|\bintermittent|\bflaky|\bsometimes|\boccasional|\bnot reproduc|\birregular|\bnow and then"),
+    "option": re.compile(
+        r"\bonly (?:when|if|at|for|above|beyond|in combination) (?:\w{1,20} ){0,3}(?:batch|size|length|context|global"
+        r"|micro|sequence|tokens|precision|bf16|fp8|fp16|compile|offload|parallel|world|workers|ranks|gpus|nodes"
+        r"|option|flag|setting)|\b(?:goes|went) away (?:with|without|when)|\bdisappears? (?:with|without|when)"
+        r"|\bnever happen\w{0,4} with|\bwith \d{1,5} (?:nodes|ranks|gpus|workers) or more"
+        r"|\bfails on [a-z]{1,3}\d{2,4}\b|\bworks on [a-z]{1,3}\d{2,4}\b"
+        r"|\bwith \w{1,40}(?:=| on\b| off\b| enabled| disabled)|\bnever with|\bonly with|\bwithout the option"
+        r"|\bwhen (?:enabled|disabled)|\bdepends on"
+    ),
+    "growing": re.compile(
+        r"\b(?:leak|grow|rising|rises|increas|climb|creep|slowly)\w{0,8}\b|\blater each\b"
+        r"|\bevery \d{1,6} ?(?:h|hours|epochs|steps|days)\b"
+    ),
+    "random": re.compile(
+        r"\brandom|\bsporadic|\bintermittent|\bflaky|\bsometimes|\boccasional|\bnot reproduc|\birregular"
+        r"|\bnow and then"
+    ),
 }  # fmt: skip
 
 _ALWAYS_AT = re.compile(r"\balways (?:\w{1,20} ){0,2}(?:at|after|during|right|in|when|before|while)\b")
 _COUNT = re.compile(
-    rf"\b(\d{{1,6}})(?:st|nd|rd|th)\b|\b(\d{{1,6}}) ?(?:x\b|times\b)|\b(\d{{1,6}}) (?:of|out of|/) ?\d{{1,6}}\b"
+    rf"\b(\d{{1,6}})(?:st|nd|rd|th)\b|\b(\d{{1,6}}) ?(?:x\b|times\b)|\b(\d{{1,6}}) (?:of|out of"
+    rf"|/) ?\d{{1,6}}\b"
     rf"|\b(?:on|in|over|across|after|for) (?:all |the last |last |the )?(\d{{1,6}}) (?:\w{{1,20}} )?{_TRY}"
-    r"|\b(\d{1,6}) (?:\w{1,20} ){0,3}(?:attempt|run|start|restart|retr|launch|crash|failure|eviction|event|job|process|error|reset|pod|hang|kill|xid|occurrence|time|incident|node|machine|instance|host|reboot|repeat|allocation|container|death|abort|timeout)"
+    r"|\b(\d{1,6}) (?:\w{1,20} ){0,3}(?:attempt|run|start|restart|retr|launch|crash|failure|eviction|event"
+    r"|job|process|error|reset|pod|hang|kill|xid|occurrence|time|incident|node|machine|instance|host"
+    r"|reboot|repeat|allocation|container|death|abort|timeout)"
 )
 _DURATION = re.compile(
-    r"\b\d{1,6} ?(?:h|hours?|d|days?|weeks?|min|minutes?|s|seconds?|ms|gib|gb|k steps|steps|iterations|ranks|gpus)\b"
+    r"\b\d{1,6} ?(?:h|hours?|d|days?|weeks?|min|minutes?|s|seconds?|ms|gib|gb|k steps|steps|iterations"
+    r"|ranks|gpus)\b"
 )
 _NUMBERED = re.compile(
-    rf"\b(?:{_POINT}|rank|{_DEVICE}|version|port|errno|xid|sxid|code|=) ?(?:no\.? ?)?[#=]? ?\d{{1,15}}\b(?! of \d| ?/)"
+    rf"\b(?:{_POINT}|rank|{_DEVICE}|version|port|errno|xid|sxid|code"
+    rf"|=) ?(?:no\.? ?)?[#=]? ?\d{{1,15}}\b(?! of \d| ?/)"
 )
 _AGAIN = re.compile(
-    r"\bidentical|\bpersist|\bstill (?:fail|crash|there|the same|happen)\w{0,3}|\bsame (?:failure|error|crash|problem|result|way|thing|end)|\bprevious (?:\w{1,20} )?(?:attempt|run|start)s? (?:also |too )?(?:ended|failed|died|crashed|hung|did)"
+    r"\bidentical|\bpersist|\bstill (?:fail|crash|there|the same|happen)\w{0,3}|\bsame (?:failure|error"
+    r"|crash|problem|result|way|thing|end)|\bprevious (?:\w{1,20} )?(?:attempt|run|start)s? (?:also "
+    r"|too )?(?:ended|failed|died|crashed|hung|did)"
     r"|\bcame back\b|\breplac\w{1,5} [^;.]{1,30}, same\b"
 )
 _FIXED_POINT = re.compile(rf"\b{_POINT} (?:no\.? ?)?#?\d{{1,15}}\b")
@@ -189,7 +264,8 @@ _NEGATED = re.compile(
     r"\b(?:not|no longer|never) (?:\w{1,20} )?(?:reproduc|the same|on (?:the )?same|deterministic)"
 )
 _CLAUSES = re.compile(
-    r"[;,.()]| but | while | whereas | yet | though | although | - | and (?=other|the other|none|those|all other|a \w{1,20} )"
+    r"[;,.()]| but | while | whereas | yet | though | although | - | and (?=other|the other|none|those"
+    r"|all other|a \w{1,20} )"
 )
 
 
@@ -214,9 +290,8 @@ def read_recurrence(sentence: str) -> History:
         False,
     )
     count = 0
-    for clause in _CLAUSES.split(text):
-        clause = clause.strip()
-        if clause:
+    for part in _CLAUSES.split(text):
+        if clause := part.strip():
             count = max(count, _read_clause(clause, claims))
     if _AGAIN.search(text):
         count = max(count, 2)
@@ -252,7 +327,8 @@ def _read_clause(clause: str, claims: dict[str, bool]) -> int:
         )
         claims["others_pass"] |= (
             re.search(
-                r"\b(?:other|former|older|old|previous|same) (?:\w{1,20} )?(?:image|jobs?|version|commit|driver|runs?|models?|config\w{0,10}|code|script)",
+                r"\b(?:other|former|older|old|previous|same) (?:\w{1,20} )?(?:image|jobs?|version|commit"
+                r"|driver|runs?|models?|config\w{0,10}|code|script)",
                 clause,
             )
             is not None
