@@ -131,31 +131,33 @@ def timeline_lines(events: Sequence[TimelineEvent]) -> list[TimelineLine]:
 
 
 def collapse(lines: Sequence[TimelineLine]) -> list[TimelineLine]:
-    """Join neighbours that say the same of different workers; whatever stands between them keeps them apart."""
+    """Join lines that say the same of different workers. Workers take turns; anybody else's line keeps them apart."""
     joined: list[TimelineLine] = []
+    places: dict[str, int] = {}  # of what workers said since somebody else spoke
     for line in lines:
-        last = joined[-1] if joined else None
-        rest = _without_worker(line.event)
-        if (
-            last is None
-            or not rest
-            or line.late_seconds
-            or last.late_seconds
-            or _without_worker(last.event) != rest
-        ):
-            joined.append(line)
+        rest = "" if line.late_seconds else _without_worker(line.event)
+        if not rest:
+            places = {}
+        elif rest in places:
+            joined[places[rest]] = _together(joined[places[rest]], line, rest)
             continue
-        events = (last.event, *last.others, line.event)
-        workers = {(event.role, event.index) for event in events}
-        joined[-1] = replace(
-            last,
-            text=f"{len(workers)} workers {_plural(rest)}" if len(workers) > 1 else last.event.text,
-            who=ACTOR_WORDS["agent"]
-            + ("s" if len(workers) > 1 else f" of {last.event.role} {last.event.index}"),
-            delta_seconds=line.delta_seconds,
-            others=events[1:],
-        )
+        else:
+            places[rest] = len(joined)
+        joined.append(line)
     return joined
+
+
+def _together(newest: TimelineLine, older: TimelineLine, rest: str) -> TimelineLine:
+    events = (newest.event, *newest.others, older.event)
+    workers = {(event.role, event.index) for event in events}
+    return replace(
+        newest,
+        text=f"{len(workers)} workers {_plural(rest)}" if len(workers) > 1 else newest.event.text,
+        who=ACTOR_WORDS["agent"]
+        + ("s" if len(workers) > 1 else f" of {newest.event.role} {newest.event.index}"),
+        delta_seconds=older.delta_seconds,
+        others=events[1:],
+    )
 
 
 def _plural(rest: str) -> str:
@@ -233,6 +235,8 @@ _LOOKS: dict[str, tuple[str, str]] = {
     "failure_seen": ("triangle", "critical"),
     "pod_gone": ("triangle", "critical"),
     "failure_counted": ("diamond", "warn"),
+    "count_taken_back": ("diamond", "good"),
+    "cause_known": ("diamond", "quiet"),
     "agent_silent": ("ring", "warn"),
     "agent_back": ("dot", "good"),
     "evidence": ("dot", "quiet"),

@@ -115,6 +115,15 @@ def test_only_neighbours_join() -> None:
 
 
 @pytest.mark.django_db
+def test_workers_that_take_turns_join() -> None:
+    texts = ("joined its peers", "restored step 40")
+    events = [event(n, n, index=n // 2, text=f"Worker {n // 2} {texts[n % 2]}") for n in range(6)]
+    lines = timeline_lines(events)
+    assert [line.text for line in lines] == ["3 workers restored step 40", "3 workers joined their peers"]
+    assert [len(line.others) for line in lines] == [2, 2]
+
+
+@pytest.mark.django_db
 def test_late_and_different_lines_do_not_join() -> None:
     late = event(2, 1)
     late.received_at += timedelta(seconds=20)
