@@ -99,7 +99,7 @@ _OTHER_NODES = re.compile(
     rf" (?:\w{{1,20}} )?{_NODE}s?\b|\bmoved to (?:an?other|different|a new)"
     rf"|\bregardless of (?:the )?{_NODE}|\bwhichever {_NODE}|\bon any {_NODE}"
     rf"|\bafter (?:a )?(?:{_NODE} )?(?:swap|replacement|migration|move)\b|\belsewhere too\b|\balso (?:on"
-    rf"|elsewhere)|\balso fails (?:on|with)|\b(?:replaced|swapped|changed|moved) (?:the )?{_NODE}\b"
+    rf"|elsewhere)|\b(?:each|every|any) {_NODE} (?:it|that|the job|they) |\balso fails (?:on|with)|\b(?:replaced|swapped|changed|moved) (?:the )?{_NODE}\b"
     rf"|\breplacing (?:the )?{_NODE}|\bmoving to an?other|\bon a (?:laptop|workstation)|\b(?:also"
     rf"|even) (?:with|on) (?:one|a single|1) (?:gpu|{_NODE})"
 )
@@ -113,7 +113,7 @@ _SUCCESS = re.compile(
     r"\b(?:fine|clean|cleanly|ok|okay|works?|worked|working|pass|passes|passed|succeeds?|succeeded|healthy"
     r"|unaffected|normal|normally|"
     r"no (?:problems?|trouble|failures?|errors?|issues?)|went away|goes away|disappear\w{0,3}"
-    r"|vanish\w{0,2}|is gone|was gone|cured|it ran|came up|"
+    r"|vanish\w{0,2}|is gone|was gone|cured|it ran|came up|reach(?:es|ed)? it|gets? through|"
     r"finish(?:ed|es)|completed|got through|trains?|trained|resumed|runs? (?:well|through|on|clean|fine)"
     r"|ran (?:well|through|clean|fine|without)|"
     r"goes? through|went through|got past|went past|without (?:it|trouble|error|problem)|starts? (?:fine"
@@ -124,7 +124,7 @@ _FAILURE = re.compile(
     r"|kill\w{0,3}|abort\w{0,3}|never|not|lost|broke\w{0,1}|without success)\b"
 )
 _ONLY_HERE = re.compile(
-    rf"\bnone elsewhere\b|\bnowhere else\b|\bnot elsewhere\b|\bonly (?:on )?(?:this|that|one|the same"
+    rf"\bnone elsewhere\b|\bnever elsewhere\b|\bnowhere else\b|\bnot elsewhere\b|\bonly (?:on )?(?:this|that|one|the same"
     rf"|here)\b|\b(?:this|that|one) (?:{_NODE}|{_DEVICE}) (?:only|alone)\b"
     rf"|\bno other (?:{_NODE}|rank|pod|{_DEVICE})|\bonly {_NODE}\b|\bnot on (?:the )?other"
 )
@@ -145,6 +145,7 @@ _PASSED = re.compile(
     r"|and (?:went|ran|passed))|\bno (?:repeat|recurrence)\b|\bnot (?:seen )?again\b|\b(?:went|got"
     r"|gone) (?:past|through)\b"
     r"|\bworked (?:again )?(?:on|after|an hour|minutes|later)"
+    r"|\bresumed (?:\w{1,20} ){1,3}(?:fine|and (?:went|ran|passed|made))"
 )
 #: The failure left together with a machine.
 _AWAY_WITH_NODE = re.compile(
@@ -171,7 +172,9 @@ _CLAIMS: Mapping[str, re.Pattern[str]] = {
     "every": re.compile(
         rf"\b(?:every|each|all|any) (?:single )?(?:\w{{1,20}} )?{_TRY}s?\b|\balways\b|\bdeterministic"
         rf"|\breproduc|\bevery time\b|\bconsistently\b"
-        rf"|\bevery one of\b|\b(\d{{1,3}}) ?(?:of|out of|/) ?\1\b|\b({_NUMBER}) (?:of"
+        rf"|\bnever (?:formed|started|came up|worked|succeeded|connected|got (?:past|beyond)|comes up|starts)\b"
+        rf"|\b(?:every|each) (?:one )?of (?:the )?\d{{1,4}}\b|\bevery one of\b"
+        rf"|\b(\d{{1,3}}) ?(?:of|out of|/) ?\1\b|\b({_NUMBER}) (?:of"
         rf"|out of) (?:the )?\2\b|\bwithout exception\b|\b100 ?%|\bin a row\b|\bon both (?:attempt|run"
         rf"|start)|\bin both\b"
     ),
@@ -211,6 +214,7 @@ _CLAIMS: Mapping[str, re.Pattern[str]] = {
         r"|steps|iterations)\b"
         r"|\b\d{1,5} ?(?:h|hours|days|d) (?:fine|ok|of|without|clean|into|later|after|in)"
         r"|\bafter (?:many )?(?:hours|days|weeks)\b|\blong (?:good|fine) run"
+        r"|\bin (?:the (?:last|past) )?\d{1,6} (?:days|weeks|months|hours|steps|iterations)\b"
     ),
     "after_restart": re.compile(
         r"\bafter (?:an? |the |each |every )?(?:in-place |process |quick |fast |local )?(?:restart"
@@ -228,6 +232,8 @@ _CLAIMS: Mapping[str, re.Pattern[str]] = {
     "growing": re.compile(
         r"\b(?:leak|grow|rising|rises|increas|climb|creep|slowly)\w{0,8}\b|\blater each\b"
         r"|\bevery \d{1,6} ?(?:h|hours|epochs|steps|days)\b"
+        r"|\bevery (?:few|couple of|other|some) (?:hours|epochs|days?|weeks?|nights?)\b"
+        r"|\babout (?:daily|weekly)\b|\bonce an? (?:day|night|week)\b"
     ),
     "random": re.compile(
         r"\brandom|\bsporadic|\bintermittent|\bflaky|\bsometimes|\boccasional|\bnot reproduc|\birregular"
@@ -357,6 +363,8 @@ def _settled(claims: dict[str, bool], count: int) -> History:
         claims["first_time"] = False
     if claims["first_time"]:
         count, claims["every"] = 1, False
+    elif claims["other_nodes"]:
+        count = max(count, 2)  # two machines are two failures
     claims["other_jobs"] &= claims["same_node"] or claims["same_device"] or claims["only_here"]
     if claims["only_here"]:
         claims["all_nodes"] = claims["other_nodes"] = False
