@@ -14,7 +14,7 @@ from typing import Any
 from recovery import evidence as seen
 from recovery.observed import Evidence, RankView, evidence_from_plain
 from recovery.past import History
-from recovery.records import CheckpointView, PastAttempt
+from recovery.records import CheckpointView, PastAttempt, WorldView
 from recovery.rules.rule import EvidenceClass, RuleSet
 from recovery.scan import scan
 from recovery.signals import Signal, SignalKind
@@ -181,6 +181,7 @@ def diagnose(
     past: Sequence[PastAttempt],
     diagnosed: Sequence[Mapping[str, Any]],
     checkpoints: Sequence[CheckpointView],
+    world: WorldView | None,
     attempt: int,
     before_first_step: bool,
     rules: RuleSet,
@@ -197,7 +198,7 @@ def diagnose(
     """
     if not observations:
         return None
-    evidence = _evidence(observations, culprit, checkpoints, before_first_step)
+    evidence = _evidence(observations, culprit, checkpoints, world, before_first_step)
     node = next((one.node for one in observations if one.worker == culprit), "")
     first = judge(evidence, History(), rules)
     history, times = _history(first.rule, node, attempt, past, diagnosed, before_first_step)
@@ -208,6 +209,7 @@ def _evidence(
     observations: Sequence[Observation],
     culprit: str,
     checkpoints: Sequence[CheckpointView],
+    world: WorldView | None,
     before_first_step: bool,
 ) -> Evidence:
     first = next((one for one in observations if one.worker == culprit), observations[0])
@@ -215,6 +217,7 @@ def _evidence(
     metrics: dict[str, Any] = {}
     if first.seconds_since_progress is not None:
         metrics["seconds_since_progress"] = first.seconds_since_progress
+    metrics |= _around(world)
     complete = [point for point in checkpoints if point.state != "written"]
     if complete:
         metrics["older_complete_checkpoints"] = len(complete) - 1
@@ -240,6 +243,24 @@ def _evidence(
         if one is not first
     )  # fmt: skip
     return replace(plain, ranks=ranks)
+
+
+#: Below so many machines a share says nothing about many nodes at once: one of three is one node.
+MIN_NOT_READY = 3
+
+
+def _around(world: WorldView | None) -> dict[str, Any]:
+    """What else is in trouble now, as numbers; {} where nothing is known."""
+    if world is None:
+        return {}
+    around: dict[str, Any] = {}
+    if world.watch_lag_seconds is not None:
+        around["watch_lag_seconds"] = world.watch_lag_seconds
+    if world.not_ready_machines >= MIN_NOT_READY:
+        around["not_ready_share"] = world.not_ready_share
+    if world.failures_in_window:
+        around["jobs_failing"] = sum(world.failures_in_window.values())
+    return around
 
 
 def _history(
@@ -307,6 +328,11 @@ def to_stored(diagnosis: Diagnosis, rules: RuleSet) -> dict[str, Any]:
         "unread_steps": verdict.unread_steps,
         "rules": rules.digest,
     }
+
+
+def lines(cited: Sequence[Cited]) -> list[str]:
+    """What a verdict rests on, for people."""
+    return [f"{each.text} ({each.rule}, weight {each.weight:.2f})" for each in cited]
 
 
 def _cited(cited: Cited) -> dict[str, Any]:
@@ -391,6 +417,7 @@ class Seen:
         culprit: str,
         past: Sequence[PastAttempt],
         checkpoints: Sequence[CheckpointView],
+        world: WorldView | None,
         last_step: int | None,
         before_first_step: bool,
     ) -> tuple[Diagnosis | None, dict[str, Any]]:
@@ -399,7 +426,7 @@ class Seen:
         found.sort(key=lambda one: (one.worker != culprit, not one.is_cause, one.at, one.worker))
         found = [cut(one, self.rules) for one in found[:MAX_WORKERS]]
         diagnosis = diagnose(
-            found, culprit=culprit, past=past, diagnosed=self._diagnosed, checkpoints=checkpoints,
+            found, culprit=culprit, past=past, diagnosed=self._diagnosed, checkpoints=checkpoints, world=world,
             attempt=attempt, before_first_step=before_first_step, rules=self.rules,
         )  # fmt: skip
         others = [each for each in self._diagnosed if each.get("attempt") != attempt]

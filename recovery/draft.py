@@ -616,6 +616,7 @@ class Draft:
             culprit=self.judge().worker,
             past=self.past,
             checkpoints=self.before.checkpoints,
+            world=self.before.world,
             last_step=step,
             before_first_step=not has_stepped and ran <= self.policy.start_seconds,
         )
@@ -623,11 +624,14 @@ class Draft:
     def store_verdict(self) -> verdicts.Verdict:
         """Judge, and keep it with its facts in the incident."""
         verdict = self.judge()
-        _, kept = self.diagnose()
+        found, kept = self.diagnose()
         facts = self.judged_facts()
         causes = [fact for fact in facts if fact.role is not Role.CONTEXT]
         context = [fact for fact in facts if fact.role is Role.CONTEXT]
         stored = verdicts.to_stored(verdict, [*context[-10:], *causes[-40:]], self.checked)
+        if found is not None and found.is_strong:
+            stored["evidence"] = [*diagnosis.lines(found.verdict.evidence), *stored["evidence"]]
+            stored["contradicts"] = [*stored["contradicts"], *diagnosis.lines(found.verdict.contradictions)]
         self.verdict = stored | kept | {"attempt": self.failed_attempt, "checked": dict(self.checked)}
         self.incident.set(verdict=self.verdict)
         return verdict

@@ -160,6 +160,7 @@ class WorldView:
     taken_at: datetime
     watch_lag_seconds: float | None = None
     not_ready_share: float = 0.0
+    not_ready_machines: int = 0
     failures_in_window: Mapping[str, int] = field(default_factory=dict)
 
 

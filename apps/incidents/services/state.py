@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import datetime
 
-from django.db.models import Case, Q, When
+from django.db.models import Case, Count, Q, When
 
 from apps.incidents.models import Action, Incident, Signal, Subject
 from apps.incidents.policy import effective_mode
 from apps.jobs.models import Attempt, Checkpoint, Incarnation, Job, Order, Worker
-from apps.nodes.models import WatchState
+from apps.nodes.models import Machine, WatchState
 from recovery import decide as core
 from recovery.guards import HELD_BY_GUARD
 from recovery.lifecycle import (
@@ -102,7 +102,7 @@ def load_state(held: Subject, inbox: tuple[CoreSignal, ...], *, now: datetime) -
         actions=_actions(incident),
         held_back=_held_back(incident),
         past_attempts=past_attempts,
-        world=_world(held, now),
+        world=_world(held, now, is_failing=_is_failing(job, inbox)),
         world_running_at=job.world_running_at,
         suspended=job.is_suspended,
         stop_grace_seconds=job.stop_grace_seconds,
@@ -336,10 +336,30 @@ def _past_attempts(job: Job) -> tuple[core.PastAttempt, ...]:
     return tuple(past)
 
 
-def _world(held: Subject, now: datetime) -> core.WorldView:
+def _is_failing(job: Job, inbox: tuple[CoreSignal, ...]) -> bool:
+    """Whether a verdict will be wanted, which asks what else fails in the cluster."""
+    return job.phase in (Phase.RESTARTING, Phase.TROUBLESHOOTING) or any(
+        signal.kind in (SignalKind.ERROR, SignalKind.INCARNATION_ENDED) for signal in inbox
+    )
+
+
+def _not_ready(held: Subject) -> tuple[int, float]:
+    """How many machines of the cluster are not Ready, and their share."""
+    counts = Machine.objects.filter(cluster=held.cluster, gone_at=None).aggregate(
+        machines=Count("pk"),
+        missing=Count("pk", filter=Q(is_ready=False) | (Q(is_ready=None) & ~Q(conditions=[]))),
+    )
+    missing = counts["missing"]
+    return missing, round(missing / counts["machines"], 4) if counts["machines"] else 0.0
+
+
+def _world(held: Subject, now: datetime, *, is_failing: bool) -> core.WorldView:
     lag = (
         WatchState.objects.filter(cluster=held.cluster, resource="pods")
         .values_list("lag_seconds", flat=True)
         .first()
     )
-    return core.WorldView(taken_at=now, watch_lag_seconds=lag)
+    missing, share = _not_ready(held) if is_failing and held.cluster else (0, 0.0)
+    return core.WorldView(
+        taken_at=now, watch_lag_seconds=lag, not_ready_share=share, not_ready_machines=missing
+    )
