@@ -114,7 +114,7 @@ _SUCCESS = re.compile(
     r"|unaffected|normal|normally|"
     r"no (?:problems?|trouble|failures?|errors?|issues?)|went away|goes away|disappear\w{0,3}"
     r"|vanish\w{0,2}|is gone|was gone|cured|it ran|came up|reach(?:es|ed)? it|gets? through|"
-    r"finish(?:ed|es)|completed|got through|trains?|trained|resumed|runs? (?:well|through|on|clean|fine)"
+    r"finish(?:ed|es)|completed|got through|trains?|trained|resumed|(?<!\d )runs on|runs? (?:well|through|clean|fine)"
     r"|ran (?:well|through|clean|fine|without)|"
     r"goes? through|went through|got past|went past|without (?:it|trouble|error|problem)|starts? (?:fine"
     r"|the same|normally)|green|steady|stable)\b"
