@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from apps.incidents.redact import clean_lines
+from apps.incidents.redact import clean_body, clean_lines
 from apps.incidents.rules import current_rules, rules_from
 from recovery.observed import evidence_from_plain
 from recovery.past import read_recurrence
@@ -26,7 +26,7 @@ def try_rules(lines: Sequence[str], signals: Mapping[str, Any], rules_text: str 
         RuleFileError: The rule file is wrong; it says where and what to do.
     """
     rules = rules_from(rules_text, base=current_rules()) if rules_text else current_rules()
-    evidence = evidence_from_plain({**signals, "log_tail": clean_lines(lines)})
+    evidence = evidence_from_plain({**clean_body(dict(signals)), "log_tail": clean_lines(lines)})
     recurrence = signals.get("recurrence")
     history = read_recurrence(recurrence if isinstance(recurrence, str) else "")
     hits, seen = all_hits(evidence, history, rules)

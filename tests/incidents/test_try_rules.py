@@ -35,7 +35,8 @@ def test_json_holds_what_was_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_secrets_of_the_log_are_not_shown() -> None:
-    tried = try_rules([f"{ECC} api_key=sk-abcdefghijklmnopqrstuvwx"], {"exit_code": 1})
+    secret = f"{ECC} api_key=sk-abcdefghijklmnopqrstuvwx"
+    tried = try_rules([secret], {"exit_code": 1, "kernel_log": [secret]})
     assert "[redacted]" in tried["hits"][0]["lines"][0]
     assert "abcdefghijklmnop" not in json.dumps(tried)
 
