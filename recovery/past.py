@@ -170,7 +170,7 @@ _CLAIMS: Mapping[str, re.Pattern[str]] = {
         r"|\bnew (?:today|failure)\b|\bseen once\b|^once$"
     ),
     "every": re.compile(
-        rf"\b(?:every|each|all|any) (?:single )?(?:\w{{1,20}} )?{_TRY}s?\b|\balways\b|\bdeterministic"
+        rf"\b(?:every|each|all|any) (?:single )?(?:[\w-]{{1,20}} )?{_TRY}s?\b|\balways\b|\bdeterministic"
         rf"|\breproduc|\bevery time\b|\bconsistently\b"
         rf"|\bnever (?:formed|started|came up|worked|succeeded|connected|got (?:past|beyond)|comes up|starts)\b"
         rf"|\b(?:every|each) (?:one )?of (?:the )?\d{{1,4}}\b|\bevery one of\b"
@@ -204,6 +204,7 @@ _CLAIMS: Mapping[str, re.Pattern[str]] = {
         r"\bsince (?:the |a |an |last \w{1,10} )?(?:[\w']{1,20} ){0,3}(?:maintenance|change|upgrade|update"
         r"|image|driver|deploy|rollout|roll-out|release|switch|bump|version|patch|migration|install|commit"
         r"|merge|rebuild)"
+        r"|\bsince [^;,.]{1,40} (?:was|were|got) (?:upgraded|updated|changed|replaced|switched|patched|moved|enabled)"
         r"|\bafter (?:the |a |an |last \w{1,10}'?s? )?(?:\w{1,20} ){0,2}(?:change|upgrade|update|rollout"
         r"|roll-out|deploy|bump|patch|migration|rebuild)|\bnew (?:image|driver|version|release|commit|code"
         r"|plugin)|\bwith image\b|\bwith the new\b"
@@ -334,7 +335,7 @@ def _read_clause(clause: str, claims: dict[str, bool]) -> int:
         claims["others_pass"] |= (
             re.search(
                 r"\b(?:other|former|older|old|previous|same) (?:\w{1,20} )?(?:image|jobs?|version|commit"
-                r"|driver|runs?|models?|config\w{0,10}|code|script)",
+                r"|driver|runs?|models?|config\w{0,10}|code|script)|\b(?:jobs|runs|pods|launches) with\b",
                 clause,
             )
             is not None
