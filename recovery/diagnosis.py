@@ -49,7 +49,7 @@ class Observation:
     signal: str = ""
     pod_reason: str = ""
     checks: Mapping[str, str] | None = None
-    seconds_since_progress: float | None = None
+    metrics: Mapping[str, float] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ def observe(
         if check.get("result") == "fail"
         for part in str(check.get("detail") or "").split(" | ")
     ]
-    progress = data.get("seconds_since_progress")
+    metrics = _metrics(signal)
     found = Observation(
         worker=worker,
         index=index,
@@ -108,10 +108,22 @@ def observe(
         signal=str(data.get("signal") or ""),
         pod_reason=str(data.get("reason") or "") if signal.kind is SignalKind.INCARNATION_ENDED else "",
         checks=checks or None,
-        seconds_since_progress=float(progress) if isinstance(progress, int | float) else None,
+        metrics=metrics or None,
     )
     says = (found.log, found.kernel, found.conditions, found.checks, found.pod_reason, found.signal)
-    return found if any(says) or found.exit_code is not None or progress is not None else None
+    return found if any(says) or found.exit_code is not None or metrics else None
+
+
+def _metrics(signal: Signal) -> dict[str, float]:
+    """Numbers that a signal tells: how long a hang stands still, and what a metrics source measured."""
+    told = {"seconds_since_progress": signal.data.get("seconds_since_progress")}
+    if signal.kind is SignalKind.METRIC:
+        told[str(signal.data.get("name"))[:100]] = signal.data.get("value")
+    return {
+        name: float(value)
+        for name, value in told.items()
+        if isinstance(value, int | float) and not isinstance(value, bool) and -1e300 < value < 1e300
+    }
 
 
 def _lines(data: Mapping[str, Any], *names: str) -> tuple[str, ...]:
@@ -128,6 +140,10 @@ def _conditions(signal: Signal) -> tuple[str, ...]:
     if signal.kind is SignalKind.NODE_CONDITION:
         reason = " ".join(str(data[name]) for name in ("reason", "message") if data.get(name))
         return (f"{data.get('type')}={data.get('status')}: {reason}"[:MAX_KEPT_LINE],)
+    if signal.kind is SignalKind.ALERT:
+        labels = data.get("labels")
+        name = labels.get("alertname") if isinstance(labels, Mapping) else ""
+        return (f"Event: alert {name}"[:MAX_KEPT_LINE],)
     if signal.kind is SignalKind.NODE_EVENT:
         return (f"Event: {data.get('reason')} {data.get('message') or ''}"[:MAX_KEPT_LINE],)
     if signal.kind is SignalKind.POD_WAITING:
@@ -154,7 +170,7 @@ def merged(observations: Iterable[Observation]) -> list[Observation]:
             signal=first.signal or one.signal,
             pod_reason=first.pod_reason or one.pod_reason,
             checks={**(first.checks or {}), **(one.checks or {})} or None,
-            seconds_since_progress=first.seconds_since_progress or one.seconds_since_progress,
+            metrics={**(one.metrics or {}), **(first.metrics or {})} or None,
         )
     return list(by_worker.values())
 
@@ -214,10 +230,10 @@ def _evidence(
 ) -> Evidence:
     first = next((one for one in observations if one.worker == culprit), observations[0])
     begin = min(one.at for one in observations)
-    metrics: dict[str, Any] = {}
-    if first.seconds_since_progress is not None:
-        metrics["seconds_since_progress"] = first.seconds_since_progress
-    metrics |= _around(world)
+    metrics: dict[str, Any] = {**_around(world)}
+    for one in reversed(observations):  # a node's or job's numbers come without a worker; the culprit's stand
+        metrics |= one.metrics or {}
+    metrics |= first.metrics or {}
     complete = [point for point in checkpoints if point.state != "written"]
     if complete:
         metrics["older_complete_checkpoints"] = len(complete) - 1
@@ -360,7 +376,7 @@ def observations_to_stored(observations: Sequence[Observation]) -> list[dict[str
             "signal": one.signal,
             "pod_reason": one.pod_reason,
             "checks": dict(one.checks) if one.checks else None,
-            "seconds_since_progress": one.seconds_since_progress,
+            "metrics": dict(one.metrics) if one.metrics else None,
         }
         for one in observations[:MAX_WORKERS]
     ]
@@ -386,7 +402,7 @@ def observations_from_stored(rows: Any) -> list[Observation]:
                     signal=str(row["signal"]),
                     pod_reason=str(row["pod_reason"]),
                     checks={str(k): str(v) for k, v in row["checks"].items()} if row["checks"] else None,
-                    seconds_since_progress=row["seconds_since_progress"],
+                    metrics={str(k): float(v) for k, v in row["metrics"].items()} if row["metrics"] else None,
                 )
             )
         except (KeyError, TypeError, ValueError, AttributeError):

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import time
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 
@@ -161,3 +162,21 @@ def test_verdict_is_cheap_within_a_decision() -> None:
         decide(seen.state, seen.inbox, seen.now, desk.policy)
         best = min(best, time.process_time() - begin)
     assert best < 0.025
+
+
+def test_numbers_and_conditions_that_others_measured_join_the_evidence() -> None:
+    desk = training()
+    desk.now += timedelta(seconds=5)  # at the border of an attempt, evidence belongs to the one before
+    desk.fail(0, "bye")
+    desk.decide()
+    desk.signal(SignalKind.METRIC, Source.PROMETHEUS, {"name": "ecc_volatile_uncorrectable", "value": 3})
+    desk.signal(
+        SignalKind.NODE_CONDITION, Source.WATCH,
+        {"type": "XfsShutdown", "status": "True", "reason": "XfsHasShutdown"},
+    )  # fmt: skip
+    desk.decide()
+    desk.stopped(0, 1, 2)
+    desk.decide()
+    diagnosis = desk.incident.verdict["diagnosis"]
+    assert diagnosis["blame"] == "node"
+    assert {each["rule"] for each in diagnosis["evidence"]} >= {"ecc.counter", "disk.dead"}
