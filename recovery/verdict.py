@@ -13,7 +13,6 @@ from recovery import across_ranks
 from recovery.facts import facts_of
 from recovery.observed import Evidence
 from recovery.past import History
-from recovery.rules.categories import CATEGORIES
 from recovery.rules.rule import Blame, EvidenceClass, FactValue, Remedy, Rule, RuleSet
 from recovery.scan import Line, Scan, scan
 
@@ -324,6 +323,3 @@ def _considered(taken: Remedy, hits: list[Hit], facts: Mapping[str, FactValue]) 
             because = _NOT_ENOUGH[remedy]
         refused.append(Refused(remedy, because))
     return tuple(refused)
-
-
-assert {"transient_unknown", "unknown"} <= set(CATEGORIES)
