@@ -117,7 +117,8 @@ _SUCCESS = re.compile(
     r"finish(?:ed|es)|completed|got through|trains?|trained|resumed|(?<!\d )runs on|runs? (?:well|through|clean|fine)"
     r"|ran (?:well|through|clean|fine|without)|"
     r"goes? through|went through|got past|went past|without (?:it|trouble|error|problem)|starts? (?:fine"
-    r"|the same|normally)|green|steady|stable)\b"
+    r"|the same|normally)|(?:image|job|it|code|container|pod|version|script) (?:starts|loads|runs) (?:on|there|everywhere)"
+    r"|green|steady|stable)\b"
 )
 _FAILURE = re.compile(
     r"\b(?:fail\w{0,4}|crash\w{0,3}|hang\w{0,2}|hung|dies|died|error\w{0,2}|stops|stopped|stuck"
@@ -227,7 +228,7 @@ _CLAIMS: Mapping[str, re.Pattern[str]] = {
         r"|option|flag|setting)|\b(?:goes|went) away (?:with|without|when)|\bdisappears? (?:with|without|when)"
         r"|\bnever happen\w{0,4} with|\bwith \d{1,5} (?:nodes|ranks|gpus|workers) or more"
         r"|\bfails on [a-z]{1,3}\d{2,4}\b|\bworks on [a-z]{1,3}\d{2,4}\b"
-        r"|\bwith \w{1,40}(?:=| on\b| off\b| enabled| disabled)|\bnever with|\bonly with|\bwithout the option"
+        r"|\bwith (?!this\b|that\b|it\b)\w{1,40}(?:=| on\b| off\b| enabled| disabled)|\bnever with|\bonly with|\bwithout the option"
         r"|\bwhen (?:enabled|disabled)|\bdepends on"
     ),
     "growing": re.compile(
@@ -271,7 +272,7 @@ _NEGATED = re.compile(
     r"\b(?:not|no longer|never) (?:\w{1,20} )?(?:reproduc|the same|on (?:the )?same|deterministic)"
 )
 _CLAUSES = re.compile(
-    r"[;,.()]| but | while | whereas | yet | though | although | - | and (?=other|the other|none|those"
+    r"[;,()]|\.(?!\d)| but | while | whereas | yet | though | although | - | and (?=other|the other|none|those"
     r"|all other|a \w{1,20} )"
 )
 
@@ -335,7 +336,7 @@ def _read_clause(clause: str, claims: dict[str, bool]) -> int:
         claims["others_pass"] |= (
             re.search(
                 r"\b(?:other|former|older|old|previous|same) (?:\w{1,20} )?(?:image|jobs?|version|commit"
-                r"|driver|runs?|models?|config\w{0,10}|code|script)|\b(?:jobs|runs|pods|launches) with\b",
+                r"|driver|runs?|models?|config\w{0,10}|code|script)|\b(?:jobs|runs|pods|launches) with\b|^(?:\w{1,20} )?\d{1,3}\.\d",
                 clause,
             )
             is not None
