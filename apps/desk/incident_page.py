@@ -186,6 +186,7 @@ def verdict_lines(verdict: Mapping[str, Any]) -> dict[str, Any]:
         "contradicts": list(verdict.get("contradicts", ())),
         "checks_clean": verdict.get("checks_clean", 0),
         "checks_seen": verdict.get("checks_seen", 0),
+        "diagnosis": verdict.get("diagnosis") or {},
     }
 
 

@@ -162,6 +162,16 @@ def mark_for(kind: str, value: object) -> Mark:
     return MARKS[kind].get(str(value)) or Mark(str(value).replace("_", " ") or "none", "dot", "quiet")
 
 
+#: Whom a verdict blames.
+BLAMES = {
+    "node": "the node",
+    "job": "the job itself",
+    "shared": "something that jobs share",
+    "none": "nobody",
+    "other_rank": "another rank, which is not in view",
+}
+
+
 def plain(word: object) -> str:
     """A machine's word for people: ``process_died`` -> ``process died``."""
     return str(word).replace("_", " ")

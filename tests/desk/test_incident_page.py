@@ -35,6 +35,28 @@ def test_page_says_why_and_what_was_refused(operator: Client) -> None:
         assert said in text
 
 
+def test_all_the_evidence_says_who_is_to_blame_and_what_would_mend_it(operator: Client) -> None:
+    incident = incident_of("rlhf-ppo")
+    diagnosis = {
+        "is_strong": True, "category": "rdma_nic", "remedy": "isolate_node", "blame": "node", "times": 3,
+        "reason": "The port of this node goes down", "rule": "ib.port-down", "confidence": 0.91,
+        "culprit_node": "gpu-r01-07", "exit": "Replace the cable.", "unread_lines": 1200,
+        "considered": [{"remedy": "restart_process", "because": "it came again on this node"}],
+    }  # fmt: skip
+    Incident.objects.filter(pk=incident.pk).update(verdict={**incident.verdict, "diagnosis": diagnosis})
+    page = text_of(operator.get(f"/incidents/{incident.pk}/"))
+    assert "The port of this node goes down" in page
+    assert "Network adapter, port or cable of one node; blames the node, gpu-r01-07" in page
+    assert "would be mended by isolate node; confidence 0.91; in 3 attempts in a row ib.port-down" in page
+    assert "Back after: Replace the cable." in page
+    assert "1,200 lines were not read" in page
+    assert "restart process it came again on this node" in page
+    Incident.objects.filter(pk=incident.pk).update(
+        verdict={**incident.verdict, "diagnosis": diagnosis | {"is_strong": False}}
+    )
+    assert "blames the node" not in text_of(operator.get(f"/incidents/{incident.pk}/"))
+
+
 def test_remedy_that_is_not_installed_is_shown_refused(operator: Client) -> None:
     """R25: what is not done is a row with its reason."""
     text = text_of(operator.get(f"/incidents/{incident_of('rlhf-ppo').pk}/"))

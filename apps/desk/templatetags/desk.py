@@ -12,6 +12,7 @@ from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
 from apps.desk import words
+from recovery.rules.categories import CATEGORIES
 
 register = template.Library()
 
@@ -50,12 +51,14 @@ def word(value: object, kind: str) -> str:
 
 @register.filter
 def words_of(value: object, table: str) -> str:
-    """A word of one of the tables: waiting, action, rung, resolution."""
+    """A word of one of the tables: waiting, action, rung, resolution, blame, category."""
     tables = {
         "waiting": words.WAITING_WORDS,
         "action": words.ACTION_WORDS,
         "rung": words.RUNGS,
         "resolution": words.RESOLUTIONS,
+        "blame": words.BLAMES,
+        "category": CATEGORIES,
     }
     return tables[table].get(str(value), words.plain(value))
 
