@@ -408,8 +408,12 @@ def clear_reason(state: JobState, event: ev.Event) -> Effect:
 
 
 def begin_run(state: JobState, event: ev.Resumed) -> Effect:
-    """A new run of the same object. A stop keeps the recover count, a failure had used it up."""
-    recover_count = state.recover_count if state.phase is Phase.STOPPED else 0
+    """A new run of the same object. A stop keeps the recover count, a failure had used it up.
+
+    Not what is over the budget: the job was stopped before it was known whether that counts, and would be failed
+    by the next preemption.
+    """
+    recover_count = min(state.recover_count, state.max_retry) if state.phase is Phase.STOPPED else 0
     state = replace(
         enter(state, Phase.PENDING),
         run=state.run + 1,

@@ -177,16 +177,16 @@ MESSAGE_ROWS = (
         "sequence {event.sequence} was never given to {event.worker}", _from_the_future, _stay, Use.REFUSED,
     ),
     Row(
+        "message.finish_late", ev.Message, RECOVERING, "Finish of a Pending worker", None, "no",
+        "{event.worker} had finished before its container went", _finish_of_pending, do.note_finish,
+    ),
+    Row(
         "message.older", ev.Message, ANY, "older sequence", None, "no",
         "{event.type} of sequence {event.sequence}, which is over", _older, _stay, Use.LATE,
     ),
     Row(
         "message.duplicate", ev.Message, ANY, "handled before", None, "no",
         "this {event.type} was handled before", _handled, _stay, Use.DUPLICATE,
-    ),
-    Row(
-        "message.finish_late", ev.Message, RECOVERING, "Finish of a Pending worker", None, "no",
-        "{event.worker} had finished before its container went", _finish_of_pending, do.note_finish,
     ),
     Row(
         "message.gone", ev.Message, LIVE_PHASES, "its incarnation is over, or never came", None, "no",
@@ -528,7 +528,7 @@ JOB_ROWS = (
     Row("resumed.queued", ev.Resumed, PENDING, "it was queued", None, "no",
         "admitted from the queue", _queued, do.clear_reason),
     Row("resumed.new_run", ev.Resumed, frozenset({P.STOPPED, P.FAILED}), "", P.PENDING,
-        "Stopped: recover count goes on; Failed: starts at 0", "resumed by {event.by}: a new run",
+        "Stopped: recover count goes on, at most max retry; Failed: starts at 0", "resumed by {event.by}: a new run",
         _always, do.begin_run),
     Row("resumed.other", ev.Resumed, ANY, "", None, "no",
         "nothing to resume in {state.phase}", _always, _stay, Use.LATE),

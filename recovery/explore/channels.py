@@ -2,13 +2,14 @@
 
 An agent works on the newest order set that it was given and answers it once: it passes or finishes, or it
 tells of an error, and says so again until it has a newer one. At most so many messages are in flight for a
-worker; one more takes the place of any older one, which is lost then. What is in flight may be delivered at any time,
-in any order, as often as it likes. Ends of incarnations travel likewise, told by the watch; an enrolment is a
-call and comes at once.
+worker; one more takes the place of any older one, which is lost then. What is in flight may be delivered at any
+time, in any order, as often as it likes, also after its incarnation has ended. That is told by the watch, at
+once or never: then the enrolment of the next one tells it.
 
-Reduction (partial order): what a letter says matters to nobody before it is opened, so an answer is put in
-flight *sealed* with the order, and only its first delivery chooses what it says. An agent that has sent
-nothing can do less than one whose letter is never delivered. ``sealed=False`` walks the plain model.
+Reduction (partial order), ``sealed``: what a message says matters to nobody before it is delivered, and an
+agent that has sent nothing can do less than one whose message never comes. So the answer to a worker's newest
+order set is always on its way, and its first delivery chooses what it says; of older ones only those to a
+command stay in flight, and each delivery of these may say anything. ``sealed=False`` walks the plain model.
 """
 
 from __future__ import annotations
@@ -32,8 +33,9 @@ from recovery.explore.jobs import (
     judge_step,
     remember,
     words_of,
+    workers_in_words,
 )
-from recovery.explore.processes import SETTLED, StepFunction
+from recovery.explore.processes import SETTLED, StepFunction, is_at_rest
 from recovery.phase_moves import OrderKind
 from recovery.phases import (
     TERMINAL_PHASES,
@@ -78,27 +80,13 @@ class Letter:
 
 
 @dataclass(frozen=True, slots=True)
-class Obituary:
-    """The watch's report of an end, in flight. Not ``in_attempt``: an attempt began since it happened."""
-
-    cause: EndCause
-    in_attempt: bool = True
-    is_current: bool = True
-
-
-Token = Letter | Obituary
-
-
-@dataclass(frozen=True, slots=True)
 class Line:
-    """What is out there for one worker.
+    """What is out there for one worker: what is in flight, sorted.
 
-    ``is_up``: its present life has not ended, whatever the desk knows. ``flight``: what is in flight, sorted.
     ``said``: how it answered its newest order set; only where letters are not sealed.
     """
 
-    is_up: bool = False
-    flight: tuple[Token, ...] = ()
+    flight: tuple[Letter, ...] = ()
     said: Letter | None = None
 
 
@@ -110,10 +98,8 @@ class Happening:
     event: ev.Event | None = None
 
 
-def _rank(token: Token) -> tuple[int | str, ...]:
-    if isinstance(token, Letter):
-        return (0, token.order, token.sequence, *(token.answer or ()))
-    return (1, token.cause, token.in_attempt, token.is_current)
+def _rank(letter: Letter) -> tuple[int | str, ...]:
+    return (letter.sequence, letter.order, *(letter.answer or ()))
 
 
 class Channels:
@@ -128,7 +114,7 @@ class Channels:
         *,
         workers: int = 3,
         max_retry: int = 2,
-        in_flight: int | None = IN_FLIGHT,
+        in_flight: int = IN_FLIGHT,
         rise: int = RISE,
         sealed: bool = True,
         step: StepFunction = step,
@@ -141,16 +127,16 @@ class Channels:
         self.last_sequence = FIRST_SEQUENCE + rise
         self.step = step
         self.judgement = judgement
-        self.codec = Codec(self.keys, max_retry, lambda job: job)
+        self.codec = Codec(self.keys, max_retry, lambda job: job, keeps_open=False, blank=Line())
 
     @property
     def bounds(self) -> Sequence[str]:
         """What is left out or cut."""
         return (
-            f"{len(self.keys)} workers, max retry {self.max_retry}",
+            f"{workers_in_words(len(self.keys))}, max retry {self.max_retry}",
             f"at most {self.in_flight} messages in flight a worker; one more takes the place of another",
-            f"states whose sequence is over {self.last_sequence} (first {FIRST_SEQUENCE} +"
-            f" {self.last_sequence - FIRST_SEQUENCE}) are judged, not gone on from",
+            f"sequences up to first + {self.last_sequence - FIRST_SEQUENCE} = {self.last_sequence}",
+            "a state with a higher one is judged, and not gone on from",
             "of the answer to a stop only the error: nothing in the machine reads the other",
         )
 
@@ -181,6 +167,9 @@ class Channels:
                     yield Move(happening, self.codec.pack(job, record, after), "", rests)
                 else:
                     yield from self._judged(job, record, after, happening, at_rest=rests)
+        if job.cause_open:
+            known = ev.CauseKnown(self.keys[0], job.attempt, counts=True)
+            yield from self._judged(job, record, lines, Happening("", known), at_rest=True)
         if job.phase is Phase.TROUBLESHOOTING:
             yield from self._judged(job, record, lines, Happening("", ev.RecoveryGo()), at_rest=True)
         has_left = job.phase is Phase.TROUBLESHOOTING and any(worker.departed for worker in job.workers)
@@ -191,50 +180,47 @@ class Channels:
     ) -> Iterator[tuple[Happening, Line, bool]]:
         """What can happen at one place: the happening, the line after it, and whether it does at rest."""
         worker, known, line, key = job.workers[place], record.workers[place], lines[place], self.keys[place]
-        if line.is_up:
-            yield from self._of_agent(key, worker, known, line)
-        else:
-            old = (
-                Obituary(EndCause.CRASHED, in_attempt=False, is_current=False) if isinstance(token, Obituary) else token
-                for token in line.flight
-            )
-            yield Happening("", ev.Enrolled(key)), Line(is_up=True, flight=_sorted(old)), True
-            if worker.enrolled and not any(isinstance(t, Obituary) and t.is_current for t in line.flight):
-                # Level, not edge: the watch looks again and tells of an end whose report was lost.
-                for again in self._with(line, Obituary(EndCause.CRASHED)):
-                    yield Happening(f"the watch tells again of the end of {key}"), again, True
-        for token in line.flight:
-            yield from _delivered(key, token, line)
+        for event in (
+            ev.Enrolled(key),
+            ev.IncarnationEnded(key, EndCause.CRASHED),
+            ev.IncarnationEnded(key, EndCause.COMPLETED),
+            ev.IncarnationEnded(key, EndCause.CRASHED, is_current=False),
+        ):
+            yield Happening("", event), replace(line, said=None), is_at_rest(job, record, event)
+        if (order := known.order) is not None and order in ANSWERS and worker.enrolled:
+            if self.sealed:
+                yield from _answered(key, order, worker, line)
+            else:
+                yield from self._sent(key, order, worker.last_sequence, line)
+        for letter in line.flight:
+            for answer in (letter.answer,) if letter.answer else ANSWERS[letter.order]:
+                message = ev.Message(key, answer[0], answer[1], letter.sequence)
+                yield Happening("", message), line, True
 
-    def _of_agent(
-        self, key: WorkerKey, worker: WorkerState, known: WorkerRecord, line: Line
+    def _sent(
+        self, key: WorkerKey, order: OrderKind, sequence: int, line: Line
     ) -> Iterator[tuple[Happening, Line, bool]]:
-        """What an agent does by itself: it answers, where letters are not sealed, and it dies."""
+        """An agent answers its newest order set, or says again how it answered."""
         said = line.said
-        is_answered = said is not None and said.sequence == worker.last_sequence
-        if not self.sealed and said is not None and is_answered and said not in line.flight:
-            for again in self._with(line, said):
-                yield Happening(f"{key} sends its answer to {said.sequence} again"), again, True
-        if not self.sealed and not is_answered and known.order in ANSWERS:
-            for answer in ANSWERS[known.order]:
-                letter = Letter(known.order, worker.last_sequence, answer)
-                words = f"{key} sends {' '.join(answer)} of sequence {letter.sequence}"
-                for sent in self._with(line, letter):
-                    yield Happening(words), replace(sent, said=letter), answer in _PASSES
-        is_leaving = known.order is OrderKind.EXIT
-        for cause in (EndCause.CRASHED, EndCause.COMPLETED):
-            if cause is EndCause.COMPLETED and not worker.finished:
-                continue
-            for dead in self._with(replace(line, is_up=False, said=None), Obituary(cause)):
-                yield Happening(f"{key} dies: {cause}"), dead, is_leaving and cause is EndCause.CRASHED
+        if said is not None and said.sequence == sequence:
+            if said not in line.flight:
+                for again in self._with(line, said):
+                    yield Happening(f"{key} sends its answer to {sequence} again"), again, True
+            return
+        for answer in ANSWERS[order]:
+            letter = Letter(order, sequence, answer)
+            words = f"{key} sends {' '.join(answer)} of sequence {sequence}"
+            for sent in self._with(line, letter):
+                yield Happening(words), replace(sent, said=letter), answer in _PASSES
 
-    def _with(self, line: Line, token: Token) -> tuple[Line, ...]:
+    def _with(self, line: Line, letter: Letter) -> tuple[Line, ...]:
         """The lines with one more in flight. Where there is no room any older one may be lost."""
-        others = tuple(other for other in line.flight if other != token)
-        if self.in_flight is None or len(others) < self.in_flight:
-            return (replace(line, flight=_sorted((*others, token))),)
+        others = tuple(other for other in line.flight if other != letter)
+        room = self.in_flight - (1 if self.sealed else 0)  # the answer to the newest is always on its way
+        if len(others) < room:
+            return (replace(line, flight=_sorted((*others, letter))),)
         return tuple(
-            replace(line, flight=_sorted((*others[:lost], *others[lost + 1 :], token)))
+            replace(line, flight=_sorted((*others[:lost], *others[lost + 1 :], letter)))
             for lost in range(len(others))
         )
 
@@ -250,23 +236,15 @@ class Channels:
         """The moves that an event becomes: one for each way in which new letters displace older ones."""
         assert happening.event is not None
         result = self.step(job, happening.event)
-        broken = judge_step(record, job, happening.event, result)
+        broken = judge_step(self.judgement, record, job, happening.event, result)
         after = remember(record, job, happening.event, result)
         broken = broken or judge_state(self.judgement, after, result.state)
-        if result.state.attempt > job.attempt:
-            lines = tuple(_one_attempt_later(line) for line in lines)
-        ways = [(line,) for line in lines]
+        ways: list[tuple[Line, ...]] = [(line,) for line in lines]
         if self.sealed and not result.state.is_terminal:
             for place, (then, now) in enumerate(zip(job.workers, result.state.workers, strict=True)):
-                order = after.workers[place].order
-                if now.last_sequence == then.last_sequence:
-                    continue
-                line = lines[place]
-                if self.in_flight is None:
-                    line = replace(line, flight=_sorted(map(_sealed, line.flight)))
-                    ways[place] = (line,)
-                if line.is_up and order in ANSWERS:
-                    ways[place] = self._with(line, Letter(order, now.last_sequence))
+                is_newest = now.last_sequence == then.last_sequence and after.workers[place].order
+                if record.workers[place].order is OrderKind.RUN and not is_newest:
+                    ways[place] = self._with(lines[place], Letter(OrderKind.RUN, then.last_sequence))
         for chosen in product(*ways):
             yield Move(happening, self.codec.pack(result.state, after, chosen), broken, at_rest)
 
@@ -312,51 +290,23 @@ class Channels:
         cells = describe(job, record)
         cells["sequence"] = str(job.sequence)
         for place, line in enumerate(lines):
-            flight = line.flight if line else ()
-            cells[f"in flight {place}"] = ", ".join(map(_words, flight))
+            cells[f"in flight {place}"] = ", ".join(map(_words, line.flight))
         return cells
 
 
-def _delivered(key: WorkerKey, token: Token, line: Line) -> Iterator[tuple[Happening, Line, bool]]:
-    """One delivery. It stays in flight: it may come once more."""
-    if isinstance(token, Obituary):
-        event = ev.IncarnationEnded(
-            key, token.cause, in_attempt=token.in_attempt, is_current=token.is_current
-        )
-        yield Happening("", event), line, True
-        return
-    for answer in (token.answer,) if token.answer else ANSWERS[token.order]:
-        opened = replace(token, answer=answer)
-        flight = _sorted(opened if other == token else other for other in line.flight)
-        is_at_rest = token.answer is not None or answer in _PASSES
-        yield (
-            Happening("", ev.Message(key, answer[0], answer[1], token.sequence)),
-            replace(line, flight=flight),
-            is_at_rest,
-        )
+def _answered(
+    key: WorkerKey, order: OrderKind, worker: WorkerState, line: Line
+) -> Iterator[tuple[Happening, Line, bool]]:
+    """The answer to the newest order set comes, once more if it came before."""
+    said = [answer for answer in ANSWERS[order] if worker.has_answered(*answer)]
+    for answer in said or ANSWERS[order]:
+        event = ev.Message(key, answer[0], answer[1], worker.last_sequence)
+        yield Happening("", event), line, bool(said) or answer in _PASSES
 
 
-def _words(token: Token) -> str:
-    if isinstance(token, Obituary):
-        return f"end ({token.cause})"
-    return f"{' '.join(token.answer) if token.answer else f'answer to {token.order}'} {token.sequence}"
+def _words(letter: Letter) -> str:
+    return f"{' '.join(letter.answer) if letter.answer else f'answer to {letter.order}'} {letter.sequence}"
 
 
-def _sorted(flight: Iterable[Token]) -> tuple[Token, ...]:
+def _sorted(flight: Iterable[Letter]) -> tuple[Letter, ...]:
     return tuple(sorted(set(flight), key=_rank))
-
-
-def _sealed(token: Token) -> Token:
-    """An answer to an order set that is over may say anything."""
-    return replace(token, answer=None) if isinstance(token, Letter) else token
-
-
-def _one_attempt_later(line: Line) -> Line:
-    """What is in flight when an attempt begins: ends that happened before it."""
-    return replace(
-        line,
-        flight=_sorted(
-            replace(token, in_attempt=False) if isinstance(token, Obituary) else token
-            for token in line.flight
-        ),
-    )

@@ -6,7 +6,7 @@ What differs by numbers that only rise is made equal first (``renumber``), where
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import permutations
+from dataclasses import replace
 from math import factorial, prod
 
 from recovery.explore.jobs import Record, WorkerRecord
@@ -21,31 +21,42 @@ _MASK = (1 << _BITS) - 1
 ACKS_OF_STOP = frozenset({(MessageType.ACK, MessagePhase.TROUBLESHOOT)})
 
 
-class Codec:
+class Codec[X]:
     """Packs (job, record) and back. Parts are numbered as they are met, so the same walk packs alike.
 
-    ``extra``: what else a model keeps of each worker, as one hashable.
+    Args:
+        normal: Makes equal what differs by numbers that only rise.
+        keeps_open: Whether it is kept which counts may still be taken back.
+        blank: What else a model keeps of a worker (hashable) when there is nothing to keep, as in a run that is over.
     """
 
     def __init__(
-        self, keys: tuple[WorkerKey, ...], max_retry: int, normal: Callable[[JobState], JobState]
+        self,
+        keys: tuple[WorkerKey, ...],
+        max_retry: int,
+        normal: Callable[[JobState], JobState],
+        *,
+        keeps_open: bool,
+        blank: X,
     ) -> None:
         self.keys = keys
         self.max_retry = max_retry
         self.normal = normal
+        self.keeps_open = keeps_open
+        self.blank = blank
         self._job_ids: dict[tuple[object, ...], int] = {}
         self._jobs: list[tuple[object, ...]] = []
         self._worker_ids: dict[tuple[object, ...], int] = {}
         self._workers: list[tuple[WorkerState, ...]] = []  # by place
         self._records: list[WorkerRecord] = []
-        self._extras: list[object] = []
+        self._extras: list[X] = []
 
-    def pack(self, job: JobState, record: Record, extras: tuple[object, ...] | None = None) -> int:
-        """The number of a state."""
+    def pack(self, job: JobState, record: Record, extras: tuple[X, ...] | None = None) -> int:
+        """The number of a state. ``extras`` None: all blank."""
         job = self.normal(job)
         known = record.workers
         if job.is_terminal:
-            known = (WorkerRecord(),) * len(known)
+            known = tuple(WorkerRecord(is_open=worker.is_open) for worker in known)
             extras = None
         shape = (
             job.phase,
@@ -54,8 +65,10 @@ class Codec:
             job.quit_due,
             job.sequence,
             job.attempt_sequence,
+            job.cause_open,
             record.counted and not job.is_terminal,
             record.spent,
+            record.open_before if self.keeps_open else 0,
         )
         number = self._job_ids.get(shape)
         if number is None:
@@ -63,11 +76,11 @@ class Codec:
             self._jobs.append(shape)
         packed = number
         for place, worker in enumerate(job.workers):
-            extra = extras[place] if extras is not None else None
+            extra = extras[place] if extras is not None else self.blank
             packed = packed << _BITS | self._worker_id(worker, known[place], extra)
         return packed
 
-    def _worker_id(self, worker: WorkerState, known: WorkerRecord, extra: object) -> int:
+    def _worker_id(self, worker: WorkerState, known: WorkerRecord, extra: X) -> int:
         shape = (
             worker.inner_phase,
             worker.enrolled,
@@ -80,6 +93,7 @@ class Codec:
             worker.handled - ACKS_OF_STOP,
             known.order,
             known.finish_taken,
+            known.is_open and self.keeps_open,
             extra,
         )
         number = self._worker_ids.get(shape)
@@ -103,7 +117,7 @@ class Codec:
                     for key in self.keys
                 )
             )
-            self._records.append(known)
+            self._records.append(known if self.keeps_open else replace(known, is_open=False))
             self._extras.append(extra)
         return number
 
@@ -115,10 +129,10 @@ class Codec:
             packed >>= _BITS
         return packed, tuple(reversed(workers))
 
-    def unpack(self, packed: int) -> tuple[JobState, Record, tuple[object, ...]]:
+    def unpack(self, packed: int) -> tuple[JobState, Record, tuple[X, ...]]:
         """The job, the record and the models' own parts of a state."""
         number, ids = self.parts(packed)
-        phase, recover_count, reason, quit_due, sequence, attempt_sequence, counted, spent = self._jobs[
+        phase, recover_count, reason, quit_due, sequence, attempt_sequence, cause_open, *known = self._jobs[
             number
         ]
         job = JobState(
@@ -130,8 +144,9 @@ class Codec:
             attempt_sequence=attempt_sequence,  # type: ignore[arg-type]
             reason=reason,  # type: ignore[arg-type]
             quit_due=quit_due,  # type: ignore[arg-type]
+            cause_open=cause_open,  # type: ignore[arg-type]
         )
-        record = Record(tuple(self._records[n] for n in ids), counted, spent)  # type: ignore[arg-type]
+        record = Record(tuple(self._records[n] for n in ids), *known)  # type: ignore[arg-type]
         return job, record, tuple(self._extras[n] for n in ids)
 
     def canonical(self, packed: int) -> int:

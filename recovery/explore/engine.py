@@ -2,9 +2,10 @@
 
 Safety: the walk stops at the first broken property; because it goes breadth first, the way there is a
 shortest one. Liveness: among the moves that an environment at rest still makes, every way from every state
-that is not settled must lead to a settled one. That fails in a state without such a move, and in a cycle
-(a strongly connected component of more than one state) of states that are not settled; both are looked for,
-without any assumption about fairness but that moves which change nothing do not go on for ever.
+that is not settled must lead to a settled one. That fails in a state without such a move, and in a cycle of
+states that are not settled (a strongly connected component of more than one). Both are looked for. Moves which
+change nothing do not go on for ever; beyond that nothing is assumed to be fair, unless a model names who makes a
+move: who can move in every state of a cycle, and never does in it, is not kept from it for ever (weak fairness).
 """
 
 from __future__ import annotations
@@ -20,13 +21,15 @@ class Move[S: Hashable](NamedTuple):
     """One thing that can happen in a state.
 
     ``broken`` names a property that this very step breaks, "" when it breaks none. ``at_rest``: an
-    environment at rest still does it, so that the promise of liveness may count on it.
+    environment at rest still does it, so that the promise of liveness may count on it. ``by``: who makes it, where
+    whoever can always move at last does; "" where that is not assumed.
     """
 
     label: Hashable
     state: S
     broken: str = ""
     at_rest: bool = False
+    by: str = ""
 
 
 class Model[S: Hashable](Protocol):
@@ -157,6 +160,8 @@ class _Walker[S: Hashable]:
         self.unsettled = array("q")  # their numbers, ascending
         self.first_edge = array("q")  # where the edges of the n-th unsettled state begin
         self.edges = array("q")  # targets of moves at rest out of unsettled states
+        self.movers = array("h")  # who makes the n-th of these: a number, 0 for nobody
+        self.mover_numbers: dict[str, int] = {"": 0}
 
     def run(self) -> Walk:
         model = self.model
@@ -211,6 +216,7 @@ class _Walker[S: Hashable]:
                 known = self._add(after, number)
             if is_unsettled and move.at_rest and known != number:
                 self.edges.append(known)
+                self.movers.append(self.mover_numbers.setdefault(move.by, len(self.mover_numbers)))
         return None
 
     # Liveness.
@@ -218,19 +224,20 @@ class _Walker[S: Hashable]:
     def _never_settles(self) -> Walk | None:
         """The unsettled state nearest to the start from which a way at rest never settles."""
         place = {number: n for n, number in enumerate(self.unsettled)}
-        cut = {n for n, state in enumerate(self.states) if self.cut and self.model.is_cut(state)}
 
         def following(n: int) -> Iterator[int]:
-            end = self.first_edge[n + 1] if n + 1 < len(self.first_edge) else len(self.edges)
-            for edge in range(self.first_edge[n], end):
+            for edge in self._edges_of(n):
                 if (target := place.get(self.edges[edge])) is not None:
                     yield target
 
         for n, number in enumerate(self.unsettled):
-            end = self.first_edge[n + 1] if n + 1 < len(self.first_edge) else len(self.edges)
-            if end == self.first_edge[n] and number not in cut:
+            if not self._edges_of(n):
                 return self._broken(self.model.liveness, self._way(number))
-        cyclic = [part for part in components(len(self.unsettled), following) if len(part) > 1]
+        cyclic = [
+            part
+            for part in components(len(self.unsettled), following)
+            if len(part) > 1 and self._can_last(part)
+        ]
         if not cyclic:
             return None
         nearest = min(cyclic, key=min)
@@ -239,6 +246,22 @@ class _Walker[S: Hashable]:
         way = self._way(self.unsettled[entry])
         around = tuple(self.states[self.unsettled[n]] for n in cycle)
         return self._broken(self.model.liveness, (*way, *around), cycle_from=len(way))
+
+    def _edges_of(self, n: int) -> range:
+        """The edges of the n-th unsettled state."""
+        end = self.first_edge[n + 1] if n + 1 < len(self.first_edge) else len(self.edges)
+        return range(self.first_edge[n], end)
+
+    def _can_last(self, part: tuple[int, ...]) -> bool:
+        """Whether a walk can stay in a component for ever although whoever can always move at last does."""
+        members = {self.unsettled[n] for n in part}
+        always = set(self.mover_numbers.values()) - {0}
+        moving = set()
+        for n in part:
+            edges = self._edges_of(n)
+            always &= {self.movers[edge] for edge in edges}
+            moving |= {self.movers[edge] for edge in edges if self.edges[edge] in members}
+        return always <= moving
 
     # Traces.
 
@@ -264,9 +287,7 @@ class _Walker[S: Hashable]:
         state = model.start()
         yield Line("", model.row(state))
         for n, wanted in enumerate(way[1:], start=2):
-            matching = [
-                move for move in model.moves(state, reduced=False) if self.name(move.state) == wanted
-            ]
+            matching = [move for move in model.moves(state, reduced=False) if self.name(move.state) == wanted]
             if n == len(way):
                 matching = [move for move in matching if move.broken == broken] or matching
             move = matching[0]
@@ -331,9 +352,7 @@ def components(size: int, following: Callable[[int], Iterable[int]]) -> Iterator
                     yield tuple(part)
 
 
-def _cycle(
-    entry: int, part: frozenset[int], following: Callable[[int], Iterable[int]]
-) -> tuple[int, ...]:
+def _cycle(entry: int, part: frozenset[int], following: Callable[[int], Iterable[int]]) -> tuple[int, ...]:
     """A shortest way from ``entry`` back to it within a component, ``entry`` last."""
     parents: dict[int, int] = {}
     queue = deque([entry])

@@ -7,7 +7,7 @@ event and every order, and trusts no field of the machine. The properties are ju
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, replace
 
 from recovery import phase_events as ev
 from recovery.phase_moves import OrderKind
@@ -18,7 +18,6 @@ from recovery.phases import (
     MessageType,
     Phase,
     Step,
-    WorkerState,
 )
 from recovery.signals import Use, WorkerKey
 
@@ -57,8 +56,15 @@ PROPERTIES: Mapping[str, str] = {
     "counted_once": "an attempt counts at most one failure, whatever witness of it comes how late",
     "counted_by_cause": "preemption, maintenance, our own ends, suspicion, capacity and stops never count",
     "counted_in_run": "only what happens in RunCommand counts: a death during recovery is not punished twice",
-    "count_kept": "recover count is the number of failures counted in this run, those taken over included",
-    "over_budget_fails": "a job with more failures than max retry is Failed at once",
+    "count_kept": (
+        "recover count is the number of failures counted in this run and not taken back, with those that a stop"
+        " took over, at most max retry"
+    ),
+    "late_cause_taken_back": "a count whose cause is told later, and never counts, is taken back, once",
+    "over_budget_fails": (
+        "a job with more failures than max retry is Failed at once, or as soon as it is no longer open whether"
+        " the last one counts; it never trains again"
+    ),
     "aligned_start": "when all start together, every worker's retries are the recover count",
     "leaver_never_starts": "a worker that was told to leave is never told to train before it has left",
     "terminal_stays": "nothing leaves a terminal phase but a resume, which begins a new run",
@@ -71,13 +77,18 @@ PROPERTIES: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """What the properties are measured with: a mutant of the tester may bring stricter ones."""
+    """What the properties are measured with. A mutant of the tester brings wrong measures.
 
-    behind: Mapping[Phase, frozenset[Phase]]
-    inner_phases: frozenset[Phase]
+    ``knows_spent``: whether the onlooker's own count of failures is compared, too; without it only the bounds are
+    left to find a count that runs away.
+    """
+
+    behind: Mapping[Phase, frozenset[Phase]] = field(default_factory=lambda: ALLOWED_BEHIND)
+    inner_phases: frozenset[Phase] = frozenset(Phase)
+    knows_spent: bool = True
 
 
-SOUND = Judgement(ALLOWED_BEHIND, frozenset(Phase))
+SOUND = Judgement()
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,23 +96,27 @@ class WorkerRecord:
     """What the onlooker keeps of one worker.
 
     ``order``: the kind of the newest order set that its present life was given, None for none.
-    ``finish_taken``: a Finish of the present attempt was taken from it.
+    ``finish_taken``: a Finish of the present attempt was taken from it. ``is_open``: the present attempt was
+    counted against it by a witness that does not know the cause.
     """
 
     order: OrderKind | None = None
     finish_taken: bool = False
+    is_open: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
     """What the onlooker keeps of a job. ``counted``: the present attempt has had its count.
 
-    ``spent``: failures counted in this run, with those that a stop took over, never told above max retry + 2.
+    ``spent``: failures counted in this run and not taken back, with those that a stop took over, never told above
+    max retry + 2. ``open_before``: earlier attempts of this run whose cause may still be told.
     """
 
     workers: tuple[WorkerRecord, ...]
     counted: bool = False
     spent: int = 0
+    open_before: int = 0
 
 
 def remember(record: Record, before: JobState, event: ev.Event, result: Step) -> Record:
@@ -118,20 +133,30 @@ def remember(record: Record, before: JobState, event: ev.Event, result: Step) ->
         for place, worker in enumerate(after.workers):
             if (order.targets is None or worker.key in order.targets) and workers[place].order != order.kind:
                 workers[place] = replace(workers[place], order=order.kind)
-    counted, spent = record.counted, record.spent
+    counted, spent, open_before = record.counted, record.spent, record.open_before
     if result.count is not None:
         counted, spent = True, min(spent + 1, after.max_retry + 2)
+        place = _place(before, result.count.worker)
+        workers[place] = replace(workers[place], is_open=result.count.witness is not None)
+    if isinstance(event, ev.CauseKnown) and not event.counts and result.use is Use.USED:
+        spent -= 1
+        if event.attempt == before.attempt:
+            place = _place(before, event.worker)
+            workers[place] = replace(workers[place], is_open=False)
+        else:
+            open_before -= 1
     if after.attempt > before.attempt:
         counted = False
-        workers = [replace(worker, finish_taken=False) for worker in workers]
+        open_before += any(worker.is_open for worker in workers)
+        workers = [replace(worker, finish_taken=False, is_open=False) for worker in workers]
     if after.run > before.run:
-        counted = False
-        spent = spent if before.phase is Phase.STOPPED else 0
+        counted, open_before = False, 0  # the counters of the run before stand
+        spent = min(spent, after.max_retry) if before.phase is Phase.STOPPED else 0
         workers = [WorkerRecord() for _ in workers]
-    return Record(tuple(workers), counted, spent)
+    return Record(tuple(workers), counted, spent, open_before)
 
 
-def judge_step(record: Record, before: JobState, event: ev.Event, result: Step) -> str:
+def judge_step(judgement: Judgement, record: Record, before: JobState, event: ev.Event, result: Step) -> str:
     """The first property of a step that is broken, "" when all hold. ``record`` is the one before it."""
     after = result.state
     if before.phase in TERMINAL_PHASES and (
@@ -146,6 +171,8 @@ def judge_step(record: Record, before: JobState, event: ev.Event, result: Step) 
     if broken := _judge_message(record, before, event, result):
         return broken
     if broken := _judge_count(record, before, event, result):
+        return broken
+    if judgement.knows_spent and (broken := _judge_budget(record, before, event, result)):
         return broken
     if after.attempt > before.attempt:
         for worker, known in zip(after.workers, record.workers, strict=True):
@@ -200,7 +227,19 @@ def _judge_count(record: Record, before: JobState, event: ev.Event, result: Step
         return "counted_once"
     if not _may_count(record, before, event):
         return "counted_by_cause"
-    if record.spent + 1 > after.max_retry and after.phase is not Phase.FAILED:
+    return ""
+
+
+def _judge_budget(record: Record, before: JobState, event: ev.Event, result: Step) -> str:
+    after = result.state
+    if isinstance(event, ev.CauseKnown) and not event.counts:
+        is_taken = result.use is Use.USED
+        return "" if is_taken is (before.phase is not Phase.FAILED) else "late_cause_taken_back"
+    if record.spent + (result.count is not None) <= after.max_retry:
+        return ""
+    is_open = result.count is not None and result.count.witness is not None
+    is_settled = isinstance(event, ev.CauseKnown) or (result.count is not None and not is_open)
+    if (is_settled and after.phase not in TERMINAL_PHASES) or after.attempt > before.attempt:
         return "over_budget_fails"
     return ""
 
@@ -225,6 +264,8 @@ def judge_state(judgement: Judgement, record: Record, state: JobState) -> str:
         is_working = worker.is_present and not worker.finished
         if behind is not None and is_working and worker.inner_phase not in behind:
             return "consistency"
+    if not judgement.knows_spent:
+        return ""
     if state.phase is not Phase.FAILED and state.recover_count != min(record.spent, state.max_retry + 1):
         return "count_kept"
     return ""
@@ -276,9 +317,6 @@ def _may_count(record: Record, before: JobState, event: ev.Event) -> bool:
     return isinstance(event, ev.Enrolled) or event.cause.counts
 
 
-WORKER_FIELDS = tuple(field.name for field in fields(WorkerState) if field.name != "key")
-
-
 def describe(state: JobState, record: Record) -> dict[str, str]:
     """A job as a row of a trace."""
     cells = {
@@ -286,6 +324,8 @@ def describe(state: JobState, record: Record) -> dict[str, str]:
         "recover": f"{state.recover_count} of {state.max_retry}",
         "waits": state.reason or ("stop due" if state.quit_due else ""),
     }
+    if state.cause_open:
+        cells["waits"] = "cause open"
     for place, (worker, known) in enumerate(zip(state.workers, record.workers, strict=True)):
         words = [str(worker.inner_phase), f"retries {worker.retries}"]
         words += [
@@ -301,12 +341,22 @@ def describe(state: JobState, record: Record) -> dict[str, str]:
     return cells
 
 
+def workers_in_words(number: int) -> str:
+    """How many workers."""
+    return f"{number} worker{'' if number == 1 else 's'}"
+
+
 def words_of(event: ev.Event) -> str:
     """An event in words."""
     match event:
         case ev.Message():
             failed = "" if event.passed else ", a hardware check failed"
-            return f"{event.worker} sends {event.type} {event.phase} of sequence {event.sequence}{failed}"
+            symptom = " that tells only of lost peers" if event.is_symptom else ""
+            return f"{event.worker} sends {event.type} {event.phase} of sequence {event.sequence}{failed}{symptom}"
+        case ev.CauseKnown():
+            which = "this attempt" if event.attempt == 0 else "an earlier attempt"
+            says = "counts, or is waited for no longer" if event.counts else "is one that never counts"
+            return f"the cause of {which}, charged to {event.worker}, {says}"
         case ev.IncarnationEnded():
             extra = [
                 text

@@ -24,6 +24,7 @@ from recovery.explore.jobs import (
     judge_step,
     remember,
     words_of,
+    workers_in_words,
 )
 from recovery.phase_moves import OrderKind
 from recovery.phases import (
@@ -88,6 +89,7 @@ def worker_events(key: WorkerKey, last: int, attempt: int) -> tuple[ev.Event, ..
         message(error, command, last),
         message(error, command, last - 1),
         message(error, command, last + 1),
+        ev.Message(key, error, command, last, is_symptom=True),
         message(error, troubleshoot, last),
     ]
     events += [message(finish, command, sequence) for sequence in sorted({last, last - 1, attempt})]
@@ -106,21 +108,25 @@ class Processes:
         *,
         workers: int = 3,
         max_retry: int = 2,
+        late_causes: bool = True,
         step: StepFunction = step,
         judgement: Judgement = SOUND,
     ) -> None:
         self.keys = tuple(WorkerKey("worker", index) for index in range(workers))
         self.max_retry = max_retry
+        self.late_causes = late_causes
         self.step = step
         self.judgement = judgement
-        self.codec = Codec(self.keys, max_retry, renumber)
+        self.codec = Codec(self.keys, max_retry, renumber, keeps_open=late_causes, blank=None)
 
     @property
     def bounds(self) -> Sequence[str]:
         """What is left out."""
         return (
-            f"{len(self.keys)} workers, max retry {self.max_retry}; numbers that only rise are compared, not kept",
+            f"{workers_in_words(len(self.keys))}, max retry {self.max_retry}",
+            "numbers that only rise are compared, not kept",
             "protected jobs; the places of the job and the user's limit do not change",
+            *([] if self.late_causes else ["no cause is told later than the hold"]),
         )
 
     def start(self) -> int:
@@ -135,9 +141,9 @@ class Processes:
     def moves(self, state: int, *, reduced: bool) -> Iterable[Move[int]]:
         """Every event; ``reduced``: of workers that are alike only the first one's."""
         job, record, _ = self.codec.unpack(state)
-        for event in self._events(state, job, reduced):
+        for event in self._events(state, job, record, reduced):
             result = self.step(job, event)
-            broken = judge_step(record, job, event, result)
+            broken = judge_step(self.judgement, record, job, event, result)
             if result.state is job and result.count is None and not result.orders:
                 yield Move(event, state, broken)
                 continue
@@ -149,13 +155,19 @@ class Processes:
                 is_at_rest(job, record, event),
             )
 
-    def _events(self, state: int, job: JobState, reduced: bool) -> Iterator[ev.Event]:
+    def _events(self, state: int, job: JobState, record: Record, reduced: bool) -> Iterator[ev.Event]:
         _, ids = self.codec.parts(state)
         for place, worker in enumerate(job.workers):
             if reduced and ids.index(ids[place]) < place:
                 continue
             yield from worker_events(worker.key, worker.last_sequence, job.attempt_sequence)
+            if self.late_causes and record.workers[place].is_open:
+                yield ev.CauseKnown(worker.key, job.attempt, counts=False)
         yield from JOB_EVENTS
+        if job.cause_open:
+            yield ev.CauseKnown(self.keys[0], job.attempt, counts=True)
+        if self.late_causes and record.open_before:
+            yield ev.CauseKnown(self.keys[0], job.attempt - 1, counts=False)
 
     def broken(self, state: int) -> str:
         """States are judged with the step that leads to them, before their numbers are made small."""
@@ -191,8 +203,9 @@ class Processes:
 def is_at_rest(job: JobState, record: Record, event: ev.Event) -> bool:
     """Whether an environment at rest does this, which gives capacity and in which nothing fails any more.
 
-    Agents answer the boot check that they were told, leave when told to, come back when they are away; the
-    desk lets all start; a person who is asked about a finished worker that has left brings it back or stops.
+    Agents answer the boot check that they were told, leave when told to, come back when they are away. The desk
+    lets all start, and waits no longer for a cause. A person who is asked about a finished worker that has left
+    brings it back or stops the job.
     """
     has_left = job.phase is Phase.TROUBLESHOOTING and any(worker.departed for worker in job.workers)
     match event:
@@ -200,14 +213,12 @@ def is_at_rest(job: JobState, record: Record, event: ev.Event) -> bool:
             return job.phase is Phase.TROUBLESHOOTING
         case ev.Quit():
             return has_left and not event.at_safe_point
-        case ev.CapacityBack():
+        case ev.CapacityBack() | ev.CauseKnown(counts=True):
             return True
         case ev.Enrolled(by_desk=False):
             worker = job.worker(event.worker)
             return worker is not None and not worker.enrolled and (has_left or not worker.departed)
-        case ev.IncarnationEnded(
-            cause=EndCause.CRASHED, in_attempt=True, by_desk=False, is_current=True
-        ):
+        case ev.IncarnationEnded(cause=EndCause.CRASHED, in_attempt=True, by_desk=False, is_current=True):
             place = next(n for n, worker in enumerate(job.workers) if worker.key == event.worker)
             return record.workers[place].order is OrderKind.EXIT
         case ev.Message(type=MessageType.ACK, phase=MessagePhase.BOOTCHECK, passed=True):

@@ -543,3 +543,32 @@ def test_order_of_late_witnesses_never_changes_anything(witnesses: list[tuple[st
 
 def test_unknown_worker_is_refused() -> None:
     assert running().event(ev.Enrolled(WorkerKey("head", 0))).use is Use.REFUSED
+
+
+def test_finish_told_late_by_a_worker_that_was_stopped_and_is_gone_is_taken() -> None:
+    """It finished, was told to stop before that was heard, and its container went: found by the explorer."""
+    play = running(workers=2)
+    finished_in = play.job.attempt_sequence
+    play.end(1, EndCause.PREEMPTED)  # the stop order goes to worker 0
+    play.end(0)
+    assert play.worker(0).inner_phase is Phase.PENDING
+    late = play.finish(0, finished_in)
+    assert (late.row, late.use) == ("message.finish_late", Use.USED)
+    assert play.worker(0).finished
+    assert play.finish(0, finished_in).use is not Use.USED, "once"
+
+
+def test_run_resumed_after_a_stop_while_it_was_open_whether_the_last_failure_counts_is_not_over_budget() -> (
+    None
+):
+    """Over budget it would have trained on, and failed at the next preemption: found by the explorer."""
+    play = running(workers=2, max_retry=0)
+    play.enrol(0)  # a successor: why the last life ended is open
+    assert (play.job.recover_count, play.job.cause_open) == (1, True)
+    play.event(ev.Quit())
+    play.event(ev.Resumed("somebody"))
+    assert (play.job.recover_count, play.retries, play.job.is_over_budget) == (0, "0:0", False)
+    play.enrol(0, 1)
+    play.boot_check(0, 1)
+    play.end(1, EndCause.PREEMPTED)
+    assert play.job.phase is Phase.RESTARTING

@@ -1,0 +1,99 @@
+"""`manage.py explore`: walk every state of the tables of the core, and judge what must always hold."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+
+from recovery.explore import report
+from recovery.explore.catalog import SMALL, TITLES, full, models
+from recovery.explore.engine import Model, Walk, walk
+from recovery.explore.mutants import MUTANTS, Mutant
+
+
+class Command(BaseCommand):
+    help = (
+        "Walk every state that the phase machine of a job, and the life cycles beside it, can reach. Says states, "
+        "transitions, depth and seconds; a property that does not hold ends with a shortest trace. Needs no database."
+    )
+    requires_system_checks: list[str] = []
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("--workers", type=int, default=3, help="workers of the job (default 3)")
+        parser.add_argument("--max-retry", type=int, default=2, help="the user's limit (default 2)")
+        parser.add_argument("--model", choices=[*TITLES, "all"], default="all")
+        parser.add_argument(
+            "--small",
+            action="store_true",
+            help="the settings of a test run; --workers, --max-retry say nothing then",
+        )
+        parser.add_argument(
+            "--unreduced", action="store_true", help="tell workers apart that differ by name only"
+        )
+        parser.add_argument(
+            "--mutant",
+            choices=sorted(MUTANTS),
+            metavar="NAME",
+            help="walk with this fault, which must be found",
+        )
+        parser.add_argument("--mutants", action="store_true", help="list the faults and end")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        if options["mutants"]:
+            self.stdout.write(report.mutants())
+            return
+        if not 1 <= options["workers"] <= 5 or not 0 <= options["max_retry"] <= 5:
+            raise CommandError("give 1 to 5 workers and a max retry of 0 to 5: more would not end")
+        mutant = MUTANTS[options["mutant"]] if options["mutant"] else None
+        names = list(TITLES) if options["model"] == "all" else [options["model"]]
+        if mutant is not None:
+            self._find(mutant, [name for name in names if name in mutant.models], options)
+            return
+        broken = 0
+        for name in names:
+            size = (
+                SMALL[name]
+                if options["small"]
+                else full(name, workers=options["workers"], max_retry=options["max_retry"])
+            )
+            for model in models(name, size):
+                broken += self._walk(model, options).violation is not None
+        if broken:
+            raise CommandError(f"{broken} of these walks ended at a property that does not hold")
+        self.stdout.write("every property holds in every state that was met")
+
+    def _find(self, mutant: Mutant, names: list[str], options: dict[str, Any]) -> None:
+        if not names:
+            raise CommandError(f"{mutant.name} is a fault of {', '.join(mutant.models)}")
+        self.stdout.write(f"{mutant.name}: {mutant.sentence}")
+        found = {
+            walked.violation.name
+            for name in names
+            for model in models(name, SMALL[name], mutant)
+            if (walked := self._walk(model, options)).violation is not None
+        }
+        if not found & mutant.broken:
+            raise CommandError(f"{mutant.name} was not found: the explorer is blind there")
+        self.stdout.write(f"found, as {', '.join(sorted(found))}")
+
+    def _walk(self, model: Model[Any], options: dict[str, Any]) -> Walk:
+        self.stdout.write(f"\n{model.name}: {TITLES[model.name]}")
+        for bound in model.bounds:
+            self.stdout.write(f"  {bound}")
+        started = time.process_time()
+        walked = walk(
+            model, reduced=not options["unreduced"], on_layer=self._tell if options["verbosity"] > 1 else None
+        )
+        self.stdout.write(f"  {report.met(walked, time.process_time() - started)}")
+        if options["mutant"] is None and (beside := report.beside_seed(walked)):
+            self.stdout.write(f"  {beside}")
+        if walked.violation is None:
+            self.stdout.write(f"  {len(model.properties)} properties hold")
+        else:
+            self.stdout.write("\n" + report.trace(walked.violation))
+        return walked
+
+    def _tell(self, depth: int, states: int) -> None:
+        self.stdout.write(f"  … depth {depth}, {states:,} states")
