@@ -125,7 +125,7 @@ _FAILURE = re.compile(
     r"|kill\w{0,3}|abort\w{0,3}|never|not|lost|broke\w{0,1}|without success)\b"
 )
 _ONLY_HERE = re.compile(
-    rf"\bnone elsewhere\b|\bnever elsewhere\b|\bnowhere else\b|\bnot elsewhere\b|\bonly (?:on )?(?:this|that|one|the same"
+    rf"\bnone elsewhere\b|\bnever elsewhere\b|\bnever on (?:the |any )?other|\bnowhere else\b|\bnot elsewhere\b|\bonly (?:on )?(?:this|that|one|the same"
     rf"|here)\b|\b(?:this|that|one) (?:{_NODE}|{_DEVICE}) (?:only|alone)\b"
     rf"|\bno other (?:{_NODE}|rank|pod|{_DEVICE})|\bonly {_NODE}\b|\bnot on (?:the )?other"
 )
@@ -150,8 +150,8 @@ _PASSED = re.compile(
 )
 #: The failure left together with a machine.
 _AWAY_WITH_NODE = re.compile(
-    rf"\b(?:after|once|since|when) (?:the |this |that |its )?{_NODE} (?:was |had been |is "
-    rf"|got )?(?:replaced|removed|drained|swapped|taken out|cordoned|left out|excluded)"
+    rf"\b(?:after|once|since|when|without) (?:the |this |that |its )?(?:{_NODE}|[a-z]{{1,12}}-?{_NODE}-?\d{{1,6}})"
+    rf" (?:was |had been |is |got )?(?:replaced|removed|drained|swapped|taken out|cordoned|left out|excluded)"
     r"|\bexclud\w{2,3} [a-z]"
 )
 #: The failing part is told apart from the same without this machine.
@@ -163,7 +163,8 @@ _NOT_WITHOUT = re.compile(
 #: Fact -> what a clause about failures says when it is so.
 _CLAIMS: Mapping[str, re.Pattern[str]] = {
     "first_time": re.compile(
-        r"\bfirst in \d|\bfirst (?:time|occurrence|failure|seen|such|attempt|incident|submission|start"
+        r"\bfirst in \d|\binitial (?:failure|occurrence)|\b(?:is|was) the first\b|\bnot happened before\b|\bnever happened\b"
+        r"|\bnothing like (?:it|this)\b|\bfirst (?:time|occurrence|failure|seen|such|attempt|incident|submission|start"
         r"|restart|crash|event|report|launch|one|try|sighting|run|resume|save|job)|^first$|\b1st\b"
         r"|\bnever (?:seen |happened )?before\b|\bno earlier\b|\bnot seen before\b|\bonce only\b"
         r"|\bonly once\b|\bsingle (?:event|occurrence)"
@@ -174,7 +175,7 @@ _CLAIMS: Mapping[str, re.Pattern[str]] = {
         rf"\b(?:every|each|all|any) (?:single )?(?:[\w-]{{1,20}} )?{_TRY}s?\b|\balways\b|\bdeterministic"
         rf"|\breproduc|\bevery time\b|\bconsistently\b"
         rf"|\bnever (?:formed|started|came up|worked|succeeded|connected|got (?:past|beyond)|comes up|starts)\b"
-        rf"|\b(?:every|each) (?:one )?of (?:the )?\d{{1,4}}\b|\bevery one of\b"
+        rf"|\b(?:every|each) (?:one )?of (?:the )?{_NUMBER}\b|\bevery one of\b"
         rf"|\b(\d{{1,3}}) ?(?:of|out of|/) ?\1\b|\b({_NUMBER}) (?:of"
         rf"|out of) (?:the )?\2\b|\bwithout exception\b|\b100 ?%|\bin a row\b|\bon both (?:attempt|run"
         rf"|start)|\bin both\b"
@@ -271,6 +272,10 @@ _WORDS = re.compile(rf"\b({'|'.join(_WORD_NUMBERS)})\b")
 _NEGATED = re.compile(
     r"\b(?:not|no longer|never) (?:\w{1,20} )?(?:reproduc|the same|on (?:the )?same|deterministic)"
 )
+_OTHERS_ARE_FINE = re.compile(
+    rf"\b(?:the )?(?:other|others|rest of the|remaining|neighbou?ring) (?:\w{{1,20}} )?{_NODE}s? (?:are |were |is |run |stay )?"
+    r"(?:all )?(?:fine|ok|okay|clean|healthy|unaffected|normal|green|good|stable)\b"
+)
 _CLAUSES = re.compile(
     r"[;,()]|\.(?!\d)| but | while | whereas | yet | though | although | - | and (?=other|the other|none|those"
     r"|all other|a \w{1,20} )"
@@ -307,8 +312,11 @@ def read_recurrence(sentence: str) -> History:
         claims["same_point"] = True
     if _NEGATED.search(text):
         claims["every"] = claims["same_point"] = False
+    claims["changing_point"] |= claims["random"] and not claims["same_point"]
     if claims["changing_point"]:
         claims["same_point"] = claims["same_sequence"]
+    if count >= 2 and _OTHERS_ARE_FINE.search(text) and not (claims["other_nodes"] or claims["all_nodes"]):
+        claims["same_node"] = True  # again and again, and not there: so here
     return _settled(claims, count)
 
 
@@ -320,7 +328,9 @@ def _read_clause(clause: str, claims: dict[str, bool]) -> int:
         claims["fine_elsewhere"] = claims["same_node"] = True
         return 0
     if _SUCCESS.search(clause) and not _FAILURE.search(clause):
-        claims["same_node"] |= _AWAY_WITH_NODE.search(clause) is not None
+        if _AWAY_WITH_NODE.search(clause):
+            claims["same_node"] = claims["fine_elsewhere"] = True
+            return 0
         claims["passed"] |= _PASSED.search(clause) is not None and not _ELSEWHERE.search(clause)
         claims["ran_long"] |= (
             _CLAIMS["ran_long"].search(clause) is not None
@@ -335,7 +345,7 @@ def _read_clause(clause: str, claims: dict[str, bool]) -> int:
         )
         claims["others_pass"] |= (
             re.search(
-                r"\b(?:other|former|older|old|previous|same) (?:\w{1,20} )?(?:image|jobs?|version|commit"
+                r"\b(?:other|former|older|old|previous|same) (?!node|host|machine|server|vm)(?:\w{1,20} )?(?:image|jobs?|version|commit"
                 r"|driver|runs?|models?|config\w{0,10}|code|script)|\b(?:jobs|runs|pods|launches) with\b|^(?:\w{1,20} )?\d{1,3}\.\d",
                 clause,
             )
