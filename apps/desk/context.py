@@ -12,6 +12,7 @@ from django.utils import timezone
 
 from apps.access.models import Cluster, User
 from apps.desk.scope import Scope, is_fragment
+from apps.incidents import rules
 from apps.nodes.models import WatchState
 from apps.nodes.selectors import watch_states
 from recovery.decide import Mode
@@ -46,7 +47,7 @@ def chrome(request: HttpRequest) -> dict[str, Any]:
         "scope": scope,
         "page_url": page_url(request),
         "cluster_query": f"?cluster={scope.cluster.slug}" if scope.cluster else "",
-        "banners": banners(scope.chosen_clusters),
+        "banners": [*banners(scope.chosen_clusters), *(rule_banners() if scope.all_nodes else ())],
         "live_cursor": getattr(request, "live_cursor", ""),
         "can_break": bool(settings.SIM_ENDPOINT),
     }
@@ -81,6 +82,20 @@ def banners(clusters: list[Cluster]) -> list[Banner]:
             )
         )
     return found
+
+
+def rule_banners() -> list[Banner]:
+    """That the operator's rule file is not in force, for those who can mend it."""
+    wrong = rules.refusal() if settings.RULES_FILE else ""
+    if not wrong:
+        return []
+    why = wrong.splitlines()[0].rstrip(".")
+    return [
+        Banner(
+            "rules",
+            f"Your rule file is not used, the built-in rules hold: {why}. Mend it and restart the desk.",
+        )
+    ]
 
 
 def watch_trouble(row: WatchState, now: datetime) -> str:

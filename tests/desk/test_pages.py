@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import gzip
 import re
+from html import unescape
 from pathlib import Path
 
 import pytest
 from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
+from pytest_django import Settings
 
 from apps.access.models import Cluster
+from apps.incidents import rules
 from apps.incidents.services.retiring import retire_cluster
 from apps.jobs.models import Incarnation
 from apps.nodes.models import Machine
@@ -180,3 +183,20 @@ def test_cluster_that_is_gone_is_offered_no_more_and_still_read(operator: Client
     chosen = operator.get(f"/jobs/?cluster={gone.slug}&tab=all").content.decode()
     assert "wav2vec-probe" in chosen
     assert gone.slug in chosen
+
+
+def test_rule_file_that_is_wrong_is_called_out_to_those_who_can_mend_it(
+    operator: Client, vision: Client, tmp_path: Path, settings: Settings
+) -> None:
+    wrong = tmp_path / "rules.toml"
+    wrong.write_text("[[rule]]\nid = 'mine'\nmatch = ['a']\n")
+    settings.RULES_FILE = str(wrong)
+    rules.forget()
+    try:
+        said = unescape(operator.get("/").content.decode())
+        assert f"Your rule file is not used, the built-in rules hold: {wrong}, line 1" in said
+        assert b"Your rule file" not in vision.get("/").content
+    finally:
+        settings.RULES_FILE = ""
+        rules.forget()
+    assert b"Your rule file" not in operator.get("/").content
