@@ -14,12 +14,18 @@ def main() -> None:
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "incidentdesk.settings.dev")
     if _WITHOUT_DATABASE.intersection(sys.argv[1:2]):
         os.environ.setdefault("DATABASE_URL", "postgresql:///none")
+    from django.core.exceptions import ImproperlyConfigured
     from django.core.management import execute_from_command_line
 
     if _WAKING.intersection(sys.argv[1:2]):
         import incidentdesk.celery  # noqa: F401
 
-    execute_from_command_line(sys.argv)
+    try:
+        execute_from_command_line(sys.argv)
+    except ImproperlyConfigured as error:  # a setting that is missing or wrong: its sentence says enough
+        if "--traceback" in sys.argv:
+            raise
+        sys.exit(str(error))
 
 
 if __name__ == "__main__":

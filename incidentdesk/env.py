@@ -1,6 +1,9 @@
 """Typed readers of the environment."""
 
+import os
+
 import environ
+from django.core.exceptions import ImproperlyConfigured
 
 _env = environ.Env()
 
@@ -26,5 +29,13 @@ def words(name: str) -> list[str]:
 
 
 def database(name: str = "DATABASE_URL") -> dict[str, object]:
-    """Django's database settings from a URL such as postgresql://user@/name?host=/run/socket."""
+    """Django's database settings from a URL such as postgresql://user@/name?host=/run/socket.
+
+    ImproperlyConfigured, with what to do, when it is not set.
+    """
+    if not os.environ.get(name):
+        raise ImproperlyConfigured(
+            f"{name} is not set. Beside a desk that runs here (./desk demo, ./desk up) take ./desk manage instead"
+            f" of manage.py; for a database of your own set {name}=postgresql://USER:PASSWORD@HOST/NAME."
+        )
     return dict(_env.db_url(name, engine="django.db.backends.postgresql"))

@@ -51,7 +51,21 @@ def bench(arguments: list[str]) -> int:
     return run_module("incidentdesk.bench", *arguments)
 
 
-COMMANDS = {"demo": demo, "test": test, "check": check, "drill": drill, "bench": bench, "up": up}
+def manage(arguments: list[str]) -> int:
+    from incidentdesk.frontdoor.manage import run_manage
+
+    return run_manage(arguments)
+
+
+COMMANDS = {
+    "demo": demo,
+    "up": up,
+    "manage": manage,
+    "test": test,
+    "check": check,
+    "drill": drill,
+    "bench": bench,
+}
 
 
 def main() -> int:

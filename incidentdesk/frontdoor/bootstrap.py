@@ -31,7 +31,7 @@ PYTHONS = ((3, 13), (3, 12))  # in the order of preference
 OLDEST_UV = (0, 9)
 HELP_WORDS = ("-h", "--help", "help")
 # What runs the product only; everything else also needs the tools of the dev group (300 MB more).
-PRODUCT_COMMANDS = ("demo", "up", "drill", "bench")
+PRODUCT_COMMANDS = ("demo", "up", "manage", "drill", "bench")
 
 HELP = """\
 IncidentDesk keeps large training jobs alive.
@@ -44,6 +44,7 @@ usage: ./desk COMMAND [options]
   drill NAME          one real failure through the whole loop, read back from cluster and database
   bench NAME          a measurement, on a quiet machine
   up [--port N]       the desk for the cluster of INCIDENTDESK_KUBECONFIG, with its own database
+  manage NAME [...]   a command of manage.py on the desk that runs here: guards, create_token, add_person ...
   clean               stop what runs and remove .desk/ and .venv/
 
 Environment: INCIDENTDESK_PORT, DATABASE_URL and REDIS_URL (servers of your own), INCIDENTDESK_PYTHON.

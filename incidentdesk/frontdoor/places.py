@@ -18,6 +18,7 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 # sun_path holds 108 bytes with its end on Linux, 104 on macOS; the longest name we put there is 16 long.
 LONGEST_SOCKET_DIRECTORY = 80
 PLAIN_PATH = re.compile(r"[A-Za-z0-9._/-]+")
+ENVIRONMENT_NOTE = "environment.json"  # beside the lock of a desk: the variables of its processes
 ELSEWHERE = ("run.elsewhere", "data.elsewhere")  # files that name a directory of ours outside of the state
 
 

@@ -7,6 +7,7 @@ stack.stop()
 """
 
 import argparse
+import json
 import os
 import shutil
 import signal
@@ -20,7 +21,7 @@ from types import FrameType
 from typing import IO, Self
 
 from incidentdesk.frontdoor.errors import FrontDoorError
-from incidentdesk.frontdoor.places import CHECKOUT, make_private, take_lock
+from incidentdesk.frontdoor.places import CHECKOUT, ENVIRONMENT_NOTE, make_private, take_lock
 from incidentdesk.frontdoor.probes import InBackground, LogSays, answers_http, free_port, refuse_used_port
 from incidentdesk.frontdoor.servers import EmbeddedServers
 from incidentdesk.frontdoor.supervisor import Service, Supervisor
@@ -147,6 +148,7 @@ class Stack:
                 raise FrontDoorError(
                     f"The disk that holds {self.root} has less than 300 MB left: make room first."
                 )
+            self._note_environment()
             self.supervisor.start()
         except BaseException:
             self.stop()
@@ -170,6 +172,13 @@ class Stack:
 
     def __exit__(self, *exception: object) -> None:
         self.stop()
+
+    def _note_environment(self) -> None:
+        """Write down, for `./desk manage`, what the processes get; the directory is closed to others."""
+        ours = {name: value for name, value in os.environ.items() if name.startswith("INCIDENTDESK_")}
+        note = self.root / ENVIRONMENT_NOTE
+        note.touch(mode=0o600)
+        note.write_text(json.dumps(ours | self.env))
 
     # -- the processes ---------------------------------------------------------------------------
 

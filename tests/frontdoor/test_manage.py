@@ -1,0 +1,86 @@
+"""`./desk manage`: which desk it talks to, and what it says where there is none."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from incidentdesk.frontdoor import manage, stack
+from incidentdesk.frontdoor.errors import FrontDoorError
+from incidentdesk.frontdoor.places import CHECKOUT, ENVIRONMENT_NOTE, take_lock
+from incidentdesk.frontdoor.stack import Stack
+
+
+@pytest.fixture
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(stack, "STATE", tmp_path / "state")
+    for name in ("DATABASE_URL", "REDIS_URL", "INCIDENTDESK_STATE"):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path / "state"
+
+
+def note(root: Path, database: str) -> None:
+    root.mkdir(parents=True, exist_ok=True)
+    (root / ENVIRONMENT_NOTE).write_text(json.dumps({"DATABASE_URL": database}))
+
+
+def test_nothing_runs_gives_no_variables(state: Path) -> None:
+    assert manage.environment_of_running_desk() == {}
+    note(state, "postgresql:///of-a-desk-that-has-ended")
+    assert manage.environment_of_running_desk() == {}
+
+
+def test_running_desk_is_found(state: Path) -> None:
+    note(state, "postgresql:///demo")
+    note(state / "up", "postgresql:///ended")
+    with take_lock(state / "desk.lock"):
+        assert manage.environment_of_running_desk() == {"DATABASE_URL": "postgresql:///demo"}
+
+
+def test_two_desks_need_a_name(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    note(state, "postgresql:///demo")
+    note(state / "up", "postgresql:///up")
+    with take_lock(state / "desk.lock"), take_lock(state / "up" / "desk.lock"):
+        with pytest.raises(FrontDoorError, match=rf"say which with INCIDENTDESK_STATE={state} or "):
+            manage.environment_of_running_desk()
+        monkeypatch.setenv("INCIDENTDESK_STATE", str(state / "up"))
+        assert manage.environment_of_running_desk() == {"DATABASE_URL": "postgresql:///up"}
+    with pytest.raises(FrontDoorError, match=rf"^No desk runs in {state / 'up'}, which INCIDENTDESK_STATE"):
+        manage.environment_of_running_desk()
+
+
+def test_database_of_the_environment_goes_first(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DATABASE_URL", "postgresql://them@there/theirs")
+    note(state, "postgresql:///demo")
+    with take_lock(state / "desk.lock"):
+        assert manage.environment_of_running_desk() == {}
+
+
+def test_starting_desk_notes_its_variables_for_its_owner_only(
+    state: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("INCIDENTDESK_RULES", "/etc/site.toml")
+    desk = Stack(state, profile="drill")
+    monkeypatch.setattr(desk.supervisor, "start", lambda: None)
+    with desk:
+        found = manage.environment_of_running_desk()
+        assert found == desk.env | {"INCIDENTDESK_RULES": "/etc/site.toml"}
+        assert (state / ENVIRONMENT_NOTE).stat().st_mode & 0o077 == 0
+    assert manage.environment_of_running_desk() == {}
+
+
+def test_command_without_database_says_what_to_do() -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "DATABASE_URL"}
+    ran = subprocess.run(
+        [sys.executable, str(CHECKOUT / "manage.py"), "guards"],
+        env=environment | {"DJANGO_SETTINGS_MODULE": "incidentdesk.settings.dev"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 1
+    assert ran.stderr.startswith("DATABASE_URL is not set. Beside a desk that runs here"), ran.stderr
+    assert "Traceback" not in ran.stderr
