@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 # Hosts that may stand in a file: this machine, names reserved for examples, and XML's names of formats.
 FREE_HOSTS = re.compile(
     r"^(localhost|127(\.\d+){3}|0\.0\.0\.0|\[?::1\]?|www\.w3\.org|json-schema\.org"
+    r"|192\.0\.2\.\d+|198\.51\.100\.\d+|203\.0\.113\.\d+"  # RFC 5737
     r"|([\w-]+\.)*(example|test|invalid|local|svc)(\.\w+)*|[\w-]+|([\w-]+\.)*example\.(com|org|net))$"
 )
 URL = re.compile(r"https?://[\w\[\].:-]+")
