@@ -181,9 +181,10 @@ def _concluded(rule: Rule, facts: Mapping[str, FactValue], lines: tuple[Line, ..
 def _spared(best: Hit, hits: list[Hit]) -> Hit:
     """Where evidence of the same class speaks for and against giving up, and about as exactly, go on.
 
-    Stopping a job that could go on is the dearest mistake of all.
+    Stopping a job that could go on is the dearest mistake of all. A symptom gives up only for its history, which
+    another symptom of the same failure does not contradict.
     """
-    if best.remedy is not Remedy.FAIL_FAST:
+    if best.remedy is not Remedy.FAIL_FAST or best.rule.evidence_class <= EvidenceClass.SYMPTOM:
         return best
     others = [
         hit
