@@ -51,6 +51,9 @@ GUARDED_KINDS = STANDING_KINDS | {
 #: window, and at most one slot too strict.
 SLOTS = 12
 KEPT_SLOTS = SLOTS + 1  # the present one is not over yet
+#: What a window counts is kept until it is over.
+LEAST_WINDOW_SECONDS = 1.0
+MOST_WINDOW_SECONDS = 31 * 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +155,11 @@ def _check_form(limit: Limit) -> None:
     if (limit.measure is Measure.WINDOW) != (limit.window_seconds > 0):
         needs = "needs a window over 0 s" if limit.measure is Measure.WINDOW else "has no window"
         raise BadInput(f"a {limit.measure} limit {needs}", field="window_seconds")
+    if limit.window_seconds and not LEAST_WINDOW_SECONDS <= limit.window_seconds <= MOST_WINDOW_SECONDS:
+        raise BadInput(
+            f"a window of {limit.window_seconds:g} s is not from {LEAST_WINDOW_SECONDS:g} s to 31 days",
+            field="window_seconds",
+        )
 
 
 # Windows in slots.
@@ -192,16 +200,20 @@ def frees_at(limit: Limit, cap: int, slots: Sequence[int], newest: int, now: dat
 
 
 def refusal(limit: Limit, group: str, *, used: int, members: int, cluster: str = "") -> str:
-    """Why an action is held back, with its numbers: "3 of 3 machines of rack r01 are isolated now; limit …"."""
+    """Why an action is held back, with its numbers: "3 of 3 machines of rack r01 are isolated now; limit …".
+
+    More than the limit may be in use, where it was lowered or its group shrank: then what is, and the limit.
+    """
     cap, place = limit.cap(members), _place(limit.dimension, group, cluster)
+    of_cap = f"{used} of {cap}" if used <= cap else f"{used}"
+    many = max(cap, used)
     if limit.measure is Measure.STANDING:
         are = "is" if used == 1 else "are"
-        return (
-            f"{used} of {_machines(cap)} of {place} {are} isolated now; limit {limit_words(limit, members)}"
-        )
-    actions = "action" if cap == 1 else "actions"
+        machines = "machine" if many == 1 else "machines"
+        return f"{of_cap} {machines} of {place} {are} isolated now; limit {limit_words(limit, members)}"
+    actions = "action" if many == 1 else "actions"
     return (
-        f"{used} of {cap} {actions} of {place} began in the last {_window(limit.window_seconds)}; "
+        f"{of_cap} {actions} of {place} began in the last {_window(limit.window_seconds)}; "
         f"limit {limit_words(limit, members)}"
     )
 

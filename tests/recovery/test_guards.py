@@ -121,6 +121,7 @@ def test_what_gives_back_is_in_no_guard() -> None:
             replace(RACK, number=None, at_least=1), "r01", 1, 8,
             "1 of 1 machine of rack r01 is isolated now; limit 10 % of 8, at least 1",
         ),
+        (RACK, "r01", 5, 30, "5 machines of rack r01 are isolated now; limit 10 % of 30 or 3"),
         (RATE, "llm", 20, 0, "20 of 20 actions of tenant llm began in the last minute; limit 20 a minute"),
         (
             replace(RATE, dimension=Dimension.CLUSTER, number=1, window_seconds=90.0), "*", 1, 0,

@@ -16,12 +16,13 @@ from typing import Any
 
 from django.conf import settings
 from django.db import connection, transaction
-from django.db.models import Count, F, TextField, Value
+from django.db.models import Count, F, Q, TextField, Value
 from django.db.models.fields.json import KeyTextTransform
 from django.db.models.functions import Coalesce, NullIf
 
 from apps.access.models import Cluster
 from apps.incidents.guard_models import GuardCounter, GuardedMachine, GuardLimit, GuardUse
+from apps.incidents.services.guard_truth import Truth
 from apps.jobs.models import Pod
 from apps.nodes.models import Machine
 from recovery import guards
@@ -76,23 +77,30 @@ class Drift:
 
 # One statement locks the counters of a want in order, looks at all of them, and counts it in each if none is full.
 # `matching` is how many limits ask for a counter: one that is missing must not be one that does not guard.
+# A standing limit counts a machine once. A window counts each kind of action on it once.
+# `moment`: who read the clock earlier and had to wait counts in the newest slot, and is noted there, so that a
+# recount finds it where it was counted.
 _TAKE = """
 WITH wanted AS (
     SELECT count(*) FILTER (
-        WHERE is_enabled AND %(kind)s = ANY(actions) AND NOT actions && %(counted)s::varchar[]
-            AND dimension = ANY(%(dimensions)s)
+        WHERE is_enabled AND %(kind)s = ANY(actions) AND dimension = ANY(%(dimensions)s)
+            AND CASE WHEN measure = 'standing' THEN NOT actions && %(counted)s::varchar[]
+                ELSE NOT %(kind)s = ANY(%(counted)s::varchar[]) END
     ) AS matching, count(*) AS total
     FROM incidents_guardlimit WHERE cluster_id = %(cluster)s
 ), held AS MATERIALIZED (
     SELECT id, limit_id, "group", members, cap, used, slot_seconds, slots, newest_slot
     FROM incidents_guardcounter
-    WHERE cluster_id = %(cluster)s AND ({groups})
-        AND %(kind)s = ANY(actions) AND NOT actions && %(counted)s::varchar[]
+    WHERE cluster_id = %(cluster)s AND ({groups}) AND %(kind)s = ANY(actions)
+        AND CASE WHEN slot_seconds IS NULL THEN NOT actions && %(counted)s::varchar[]
+            ELSE NOT %(kind)s = ANY(%(counted)s::varchar[]) END
     ORDER BY id FOR NO KEY UPDATE
+), moment AS (
+    SELECT greatest(%(epoch)s::float8, max(newest_slot * slot_seconds) + 0.001) AS epoch FROM held
 ), placed AS (
-    SELECT *, CASE WHEN slot_seconds IS NULL THEN newest_slot
-        ELSE greatest(newest_slot, floor(%(epoch)s / slot_seconds)::bigint) END AS slot
-    FROM held
+    SELECT held.*, CASE WHEN slot_seconds IS NULL THEN newest_slot
+        ELSE greatest(newest_slot, floor(epoch / slot_seconds)::bigint) END AS slot
+    FROM held CROSS JOIN moment
 ), judged AS (
     SELECT *, CASE WHEN slot_seconds IS NULL THEN used ELSE (
         SELECT coalesce(sum(n), 0) FROM unnest(slots) WITH ORDINALITY AS ring(n, place)
@@ -115,8 +123,8 @@ WITH wanted AS (
     FROM judged AS j WHERE c.id = j.id AND j.live < j.cap AND (SELECT is_free FROM verdict)
 ), noted AS (
     INSERT INTO incidents_guarduse (cluster_id, kind, holder, groups, at)
-    SELECT %(cluster)s, %(kind)s, %(holder)s, %(groups)s::jsonb, %(now)s
-    FROM verdict WHERE is_free AND n > 0
+    SELECT %(cluster)s, %(kind)s, %(holder)s, %(groups)s::jsonb, to_timestamp(epoch)
+    FROM verdict CROSS JOIN moment WHERE is_free AND n > 0
 )
 SELECT verdict.is_free, wanted.matching, wanted.total, judged.id, limit_id, "group", members, cap, live,
     slot_seconds, slots, newest_slot
@@ -263,7 +271,6 @@ def _take(
         "counted": list(counted),
         "dimensions": sorted(groups),
         "epoch": now.timestamp(),
-        "now": now,
         "holder": want.holder[:200],
         "groups": json.dumps(groups),
     }
@@ -412,6 +419,7 @@ def _columns(limit: Limit) -> dict[str, Any]:
 
 def _add_missing(cluster: Cluster, groups: Mapping[str, str], now: datetime) -> None:
     """Counters of a group that no recount has seen yet: a new cluster, rack or tenant."""
+    _forget_left_behind(cluster)
     is_new = not GuardCounter.objects.filter(cluster=cluster).exists()
     ensure_default_limits(cluster, now)
     if is_new or not groups.keys() <= {Dimension.CLUSTER, Dimension.TENANT}:
@@ -432,7 +440,7 @@ def _add_counters(
 ) -> None:
     """The counters that these limits have none of, with what is counted already."""
     known = set(GuardCounter.objects.filter(cluster=cluster).values_list("limit_id", "group"))
-    truth = _Truth(cluster, rows, now)
+    truth = Truth(cluster, now)
     new = []
     for row in rows:
         limit = row.as_limit()
@@ -467,64 +475,6 @@ def used_now(counter: GuardCounter, limit: Limit, now: datetime) -> int:
 # The recount.
 
 
-class _Truth:
-    """What the counters of some limits should say: read from the machines that are out, and from the uses."""
-
-    def __init__(self, cluster: Cluster, rows: Iterable[GuardLimit], now: datetime) -> None:
-        self.now = now
-        out = GuardedMachine.objects.filter(cluster=cluster).exclude(holders={})
-        self.out = [(row.groups, set(row.holders.values())) for row in out]
-        longest = max((row.window_seconds for row in rows), default=0.0)
-        since = now - timedelta(seconds=longest * KEPT_SLOTS / guards.SLOTS)
-        self.uses = list(
-            GuardUse.objects.filter(cluster=cluster, at__gte=since).values_list("groups", "kind", "at")
-        )
-
-    def groups(self, limit: Limit) -> set[str]:
-        """Groups in which there is something to count."""
-        seen = [groups for groups, kinds in self.out if kinds & set(limit.actions)]
-        seen += [groups for groups, kind, _ in self.uses if kind in limit.actions]
-        return {groups[limit.dimension] for groups in seen if limit.dimension in groups}
-
-    def used(self, limit: Limit, group: str) -> int:
-        """Machines that are out now."""
-        return sum(
-            groups.get(limit.dimension) == group and bool(kinds & set(limit.actions))
-            for groups, kinds in self.out
-        )
-
-    def slots(self, limit: Limit, group: str, newest: int) -> tuple[int, list[int]]:
-        """The newest slot, and the ring of what began in the window up to it."""
-        newest = max(newest, guards.slot_of(self.now, limit.window_seconds))
-        ring = [0] * KEPT_SLOTS
-        for groups, kind, at in self.uses:
-            if groups.get(limit.dimension) == group and kind in limit.actions:
-                slot = guards.slot_of(at, limit.window_seconds)
-                if newest - KEPT_SLOTS < slot <= newest:
-                    ring[slot % KEPT_SLOTS] += 1
-        return newest, ring
-
-    def fill(self, counter: GuardCounter, limit: Limit) -> None:
-        """Make a counter say what is so."""
-        if limit.measure is Measure.STANDING:
-            counter.used = self.used(limit, counter.group)
-        else:
-            counter.newest_slot, counter.slots = self.slots(limit, counter.group, counter.newest_slot)
-            counter.used = sum(counter.slots)
-
-    def differs(self, counter: GuardCounter, limit: Limit) -> tuple[int, int] | None:
-        """What a counter says and what is so, where these differ."""
-        if limit.measure is Measure.STANDING:
-            says, is_so = counter.used, self.used(limit, counter.group)
-        else:
-            newest, ring = self.slots(limit, counter.group, counter.newest_slot)
-            says, is_so = (
-                sum(guards.live_slots(counter.slots, counter.newest_slot, newest).values()),
-                sum(ring),
-            )
-        return None if says == is_so else (says, is_so)
-
-
 def recount(*, cluster: Cluster, now: datetime) -> list[Drift]:
     """Compare each counter with what is so, and correct it: an alarm each time, for it should never differ.
 
@@ -532,47 +482,69 @@ def recount(*, cluster: Cluster, now: datetime) -> list[Drift]:
     differ is looked at once more under its lock, for a reservation may have come between.
     """
     ensure_default_limits(cluster, now)
-    rows = {row.pk: row for row in GuardLimit.objects.filter(cluster=cluster, is_enabled=True)}
+    _forget_left_behind(cluster)
     members = count_members(cluster)
-    _add_counters(cluster, list(rows.values()), members, now)
-    truth = _Truth(cluster, rows.values(), now)
+    _add_counters(cluster, list(GuardLimit.objects.filter(cluster=cluster, is_enabled=True)), members, now)
+    truth = Truth(cluster, now)
     suspects, resized, empty = [], [], []
-    for counter in GuardCounter.objects.filter(cluster=cluster, limit__in=rows).order_by("id"):
-        limit = rows[counter.limit_id].as_limit()
+    # Each with the limit that it has now: one that was changed meanwhile has other counters.
+    for counter in GuardCounter.objects.filter(cluster=cluster).select_related("limit").order_by("id"):
+        limit = counter.limit.as_limit()
         count = members[limit.dimension].get(counter.group, 0)
         if truth.differs(counter, limit) is not None:
             suspects.append(counter.pk)
         if (counter.members, counter.cap) != (count, limit.cap(count)):
             resized.append((counter.pk, limit, count))
-        if count == 0 and not truth.used(limit, counter.group) and not any(counter.slots):
+        if count == 0 and not used_now(counter, limit, now):
             empty.append(counter.pk)
     for pk, limit, count in resized:
         GuardCounter.objects.filter(pk=pk).update(members=count, cap=limit.cap(count))
-    _forget_empty(empty)
-    return _correct(cluster, rows, suspects, now)
+    _forget_empty(empty, now)
+    return _correct(cluster, suspects, now)
 
 
-def _forget_empty(ids: Sequence[int]) -> None:
+def _forget_left_behind(cluster: Cluster) -> None:
+    """Counters of a limit that is off or counts other things by now.
+
+    Whoever added them had read the limit before it was changed. They would count for nobody, and a reservation
+    that finds more counters than limits cannot tell which guard.
+    """
+    is_as_its_limit = Q(
+        limit__is_enabled=True,
+        dimension=F("limit__dimension"),
+        actions=F("limit__actions"),
+    ) & (
+        Q(limit__window_seconds=0, slot_seconds__isnull=True)
+        | Q(limit__window_seconds=F("slot_seconds") * Value(float(guards.SLOTS)))
+    )
+    stray = GuardCounter.objects.filter(cluster=cluster).exclude(is_as_its_limit)
+    GuardCounter.objects.filter(pk__in=list(stray.values_list("pk", flat=True))).delete()
+
+
+def _forget_empty(ids: Sequence[int], now: datetime) -> None:
     """Groups that are gone with their last machine, unless something is counted in them."""
+    if not ids:
+        return
     with transaction.atomic():
-        free = GuardCounter.objects.filter(pk__in=ids, members=0, used=0).order_by("id")
-        GuardCounter.objects.filter(
-            pk__in=list(free.select_for_update(skip_locked=True).values_list("pk", flat=True))
-        ).delete()
+        rows = GuardCounter.objects.filter(pk__in=ids, members=0).select_related("limit").order_by("id")
+        free = [
+            counter.pk
+            for counter in rows.select_for_update(skip_locked=True, of=("self",))
+            if not used_now(counter, counter.limit.as_limit(), now)
+        ]
+        GuardCounter.objects.filter(pk__in=free).delete()
 
 
-def _correct(
-    cluster: Cluster, rows: Mapping[int, GuardLimit], suspects: Sequence[int], now: datetime
-) -> list[Drift]:
+def _correct(cluster: Cluster, suspects: Sequence[int], now: datetime) -> list[Drift]:
     drifts: list[Drift] = []
     if not suspects:
         return drifts
     with transaction.atomic():
-        held = GuardCounter.objects.select_for_update(no_key=True).filter(pk__in=suspects).order_by("id")
-        counters = list(held)
-        truth = _Truth(cluster, rows.values(), now)
+        rows = GuardCounter.objects.filter(pk__in=suspects).select_related("limit").order_by("id")
+        counters = list(rows.select_for_update(no_key=True, of=("self",)))
+        truth = Truth(cluster, now)
         for counter in counters:
-            limit = rows[counter.limit_id].as_limit()
+            limit = counter.limit.as_limit()
             found = truth.differs(counter, limit)
             if found is None:
                 continue
