@@ -273,8 +273,8 @@ _NEGATED = re.compile(
     r"\b(?:not|no longer|never) (?:\w{1,20} )?(?:reproduc|the same|on (?:the )?same|deterministic)"
 )
 _OTHERS_ARE_FINE = re.compile(
-    rf"\b(?:the )?(?:other|others|rest of the|remaining|neighbou?ring) (?:\w{{1,20}} )?{_NODE}s? (?:are |were |is |run |stay )?"
-    r"(?:all )?(?:fine|ok|okay|clean|healthy|unaffected|normal|green|good|stable)\b"
+    rf"\b(?:the )?(?:other|others|rest of the|remaining|neighbou?ring) (?:\w{{1,20}} )?{_NODE}s? "
+    r"(?:are |were |is |run |stay )?(?:all )?(?:fine|ok|okay|clean|healthy|unaffected|normal|green|good|stable)\b"
 )
 _CLAUSES = re.compile(
     r"[;,()]|\.(?!\d)| but | while | whereas | yet | though | although | - | and (?=other|the other|none|those"
