@@ -8,6 +8,8 @@ Syntax, in small letters (lines are compared in small letters):
   character that may come next may belong to the class (so taking as many as there are is always right)
 - ``.*``: a gap, "later in the same line"; at most three; the next part is searched from there, first match
 
+A word of at most four letters before a gap begins a word of the line: ``ost.*unavailable`` does not speak of a host.
+
 A line begins and ends with a line break, which a class such as ``[^0-9]`` matches.
 """
 
@@ -23,6 +25,8 @@ MAX_LENGTH = 400
 #: Repeated classes in one part; bounds the work of one try at one place of a line.
 MAX_CLASSES = 8
 MIN_LITERAL = 3
+#: A literal before a gap that is no longer is taken as a word of its own, not as the end of another.
+MAX_SHORT_WORD = 4
 
 _SPECIAL = frozenset("\\()[]{}|.")
 #: Characters that classes are compared over: ASCII stands for itself, one other sign for all the rest.
@@ -119,8 +123,19 @@ def compile_pattern(source: str) -> Pattern:
     literals = tuple(e.text for part in parts for e in part if len(e.text) >= MIN_LITERAL)
     if not literals:
         raise PatternError(f"no literal text of {MIN_LITERAL} characters or more to search for", 0)
-    compiled = tuple(re.compile("".join(e.compiled() for e in part), re.DOTALL) for part in parts)
+    compiled = tuple(
+        re.compile(_word_start(parts, n) + "".join(e.compiled() for e in part), re.DOTALL)
+        for n, part in enumerate(parts)
+    )
     return Pattern(source, compiled, literals)
+
+
+def _word_start(parts: list[list[_Element]], n: int) -> str:
+    """What keeps a short first word from matching within a longer one; "" elsewhere."""
+    if n or len(parts) == 1 or len(parts[0]) > 1:
+        return ""
+    word = parts[0][0].text.strip()
+    return "(?<![a-z])" if 0 < len(word) <= MAX_SHORT_WORD and word[0].isalpha() else ""
 
 
 def _fold(char: str) -> str:

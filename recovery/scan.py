@@ -6,6 +6,7 @@ Untrusted input: what is read is bounded by lines, characters and steps; what wa
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -18,6 +19,9 @@ MAX_CHARACTERS = 1_000_000
 #: Characters of lines tried against patterns, over all rules.
 MAX_STEPS = 4_000_000
 MAX_LINES_OF_HIT = 20
+
+#: Terminal colours, which stand in the middle of words. Source: ECMA-48, control sequences.
+_COLOURS = re.compile(r"\x1b\[[0-9;]{0,20}[A-Za-z]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +75,10 @@ def scan(evidence: Evidence, rules: RuleSet) -> Scan:
     small, starts, place = ["\n"], [], 0
     for line in lines:
         starts.append(place)
-        text = line.text[:MAX_LINE].lower().replace("\n", " ").replace("\r", " ")
+        text = line.text[:MAX_LINE]
+        if "\x1b" in text:
+            text = _COLOURS.sub("", text)
+        text = text.lower().replace("\n", " ").replace("\r", " ")
         small.append(text + "\n")
         place += len(text) + 1
     joined = "".join(small)

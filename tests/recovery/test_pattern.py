@@ -129,3 +129,15 @@ def test_work_on_a_bomb_grows_with_the_line_and_not_faster(name: str) -> None:
 
     short, long = seconds(f"\n{line[:400]}\n"), seconds(f"\n{line[:4000]}\n")
     assert long < 60 * max(short, 2e-6)
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("efa_0: not responding", True),
+        ("rank 3 efa: reset", True),
+        ("[default3]: connection reset by peer", False),
+    ],
+)
+def test_short_word_before_a_gap_is_no_end_of_another(line: str, expected: bool) -> None:
+    assert hits("efa.*(reset|not responding)", line) is expected

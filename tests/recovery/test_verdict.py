@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -200,3 +201,51 @@ def test_order_of_ranks_and_metrics_does_not_matter() -> None:
         second.remedy,
         second.culprit_rank,
     )
+
+
+_CAUSES = (
+    "RuntimeError: CUDA error: an illegal memory access was encountered",
+    "ModuleNotFoundError: No module named 'apex'",
+    "OSError: [Errno 116] Stale file handle: '/mnt/fs/a'",
+    "KeyError: 'lr_schedule'",
+    "mylib.errors.LayoutError: rows do not add up",
+    "botocore.exceptions.ClientError: An error occurred (SlowDown) when calling the GetObject operation",
+)
+_DRESSES: dict[str, Callable[[str], str]] = {
+    "container": lambda line: f"2000-01-04T02:11:09.120411Z stderr F {line}",
+    "torchrun": lambda line: f"[default3]:[rank11]: {line}",
+    "json": lambda line: json.dumps({"level": "error", "rank": 3, "msg": line}),
+    "ray": lambda line: f"(RayTrainWorker pid=1182, ip=192.0.2.5) {line}",
+    "box": lambda line: f"\u2502 {line} \u2502",
+    "mpi": lambda line: f"[1,3]<stderr>: {line}",
+    "colour": lambda line: "\x1b[31m" + line.replace(": ", "\x1b[0m: ", 1),
+}
+
+
+@pytest.mark.parametrize("dress", _DRESSES)
+def test_what_launchers_put_around_a_line_changes_no_verdict(dress: str) -> None:
+    for line in _CAUSES:
+        assert verdict(_DRESSES[dress](line), exit_code=1).remedy is verdict(line, exit_code=1).remedy, line
+
+
+_ECHOES = (
+    "[rank2]: torch.distributed.DistBackendError: NCCL communicator was aborted on rank 2.",
+    "ncclRemoteError: A call failed possibly due to a network error or a remote process exiting prematurely.",
+    "torch/distributed/elastic/multiprocessing/api.py:900] Sending process 411 closing signal SIGTERM",
+    "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: ",
+    "srun: error: trn-node-04: tasks 16-23: Terminated",
+    "slurmstepd: error: *** STEP 91.0 ON trn-node-01 CANCELLED AT 2000-01-10T01:02:03 ***",
+)
+
+
+@pytest.mark.parametrize("line", _CAUSES)
+def test_cause_between_echoes_of_launchers_is_found(line: str) -> None:
+    alone = verdict(line, exit_code=1)
+    among = verdict(*_ECHOES[:3], line, *_ECHOES[3:], exit_code=1)
+    assert (among.remedy, among.blame, among.rule) == (alone.remedy, alone.blame, alone.rule)
+
+
+def test_history_of_a_time_out_outweighs_the_launchers_echo() -> None:
+    line = "[Rank 3] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=39, OpType=ALLREDUCE)"
+    again = verdict(line, *_ECHOES, exit_code=134, recurrence="SeqNum=39 on all three attempts, other nodes")
+    assert again.remedy is Remedy.FAIL_FAST
