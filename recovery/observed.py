@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -13,6 +14,26 @@ MAX_RANKS = 4096
 MAX_METRICS = 1000
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+
+_CONDITION = re.compile(r"([A-Za-z][\w./-]{0,100}) ?= ?(True|False)\b")
+#: Types of conditions that are well when they are true; all others say that something is wrong.
+_GOOD_TYPE = re.compile(
+    r"(?<!un)(?<!in)(?<!not)(?<!non)(?:ready|healthy|health|available|initialized|schedulable|podscheduled|responding|running|online|connected"
+    r"|reachable|enabled|synchronized|synced|installed|present|mounted|loaded|alive|active|working|ok|up)$",
+    re.IGNORECASE,
+)
+
+
+def is_well(condition: str) -> bool:
+    """Whether a node's condition, as "Type=Status: reason", says that all is well. An event never does.
+
+    Source: conventions of Kubernetes node conditions and of node-problem-detector.
+    """
+    found = _CONDITION.match(condition.strip())
+    if found is None:
+        return False
+    return (_GOOD_TYPE.search(found[1]) is not None) is (found[2] == "True")
 
 
 @dataclass(frozen=True, slots=True)

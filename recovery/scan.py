@@ -11,7 +11,7 @@ from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from recovery.observed import MAX_LINE, MAX_LINES, Evidence
+from recovery.observed import MAX_LINE, MAX_LINES, Evidence, is_well
 from recovery.rules.rule import Origin, RuleSet
 
 #: Characters read of one failure; head and tail of what is longer.
@@ -48,7 +48,7 @@ def lines_of(evidence: Evidence) -> tuple[list[Line], int]:
     """All lines of a failure in one order, and how many were left out."""
     lines = [Line(text, Origin.LOG, n) for n, text in enumerate(evidence.log)]
     lines += [Line(text, Origin.KERNEL, n) for n, text in enumerate(evidence.kernel)]
-    lines += [Line(text, Origin.NODE, n) for n, text in enumerate(evidence.conditions)]
+    lines += [Line(text, Origin.NODE, n) for n, text in enumerate(evidence.conditions) if not is_well(text)]
     if evidence.pod_reason:
         lines.append(Line(evidence.pod_reason, Origin.NODE, len(evidence.conditions)))
     for rank in evidence.ranks:
