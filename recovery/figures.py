@@ -44,6 +44,16 @@ def assumed(value: float, source: str = "") -> Figure:
     return Figure(value, Basis.ASSUMED, source)
 
 
+def hours_in_words(hours: float) -> str:
+    """Hours with two digits that count and never with an exponent: ``0.017``, ``1.9``, ``120``, ``5,694,603``.
+
+    Below a thousandth it says ``under 0.001``, and 0 is ``0``.
+    """
+    if 0 < hours < 0.001:
+        return "under 0.001"
+    return f"{hours:,.0f}" if hours >= 9.95 else f"{hours:.2g}"
+
+
 def weakest(*bases: Basis) -> Basis:
     """The basis of what is computed from figures of these bases; measured when there are none."""
     return min(bases, key=lambda basis: _STRENGTH[basis], default=Basis.MEASURED)

@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import Any
 
 from recovery.errors import BadInput
-from recovery.figures import Basis, Figure, modelled, not_negative, positive, share, weakest
+from recovery.figures import Basis, Figure, hours_in_words, modelled, not_negative, positive, share, weakest
 
 HOUR_SECONDS = 3600.0
 
@@ -132,7 +132,7 @@ class PricedChoice:
     def words(self) -> str:
         """Every option with its GPU-hours and how they are known, for a sentence."""
         return ", ".join(
-            f"{price.option.replace('_', ' ')} {price.gpu_hours:.2g} GPU-hours ({price.basis})"
+            f"{price.option.replace('_', ' ')} {hours_in_words(price.gpu_hours)} GPU-hours ({price.basis})"
             for price in self.prices
         )
 

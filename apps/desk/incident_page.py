@@ -207,11 +207,12 @@ def who(event: TimelineEvent) -> str:
 
 def _action_line(action: Action, now: datetime) -> ActionLine:
     waits = action.state in (ActionState.PLANNED, ActionState.READY)
-    in_future = action.not_before_at is not None and action.not_before_at > now
+    needs_yes = action.state == ActionState.PLANNED  # it begins when a person says so, and not by time
+    in_future = not needs_yes and action.not_before_at is not None and action.not_before_at > now
     return ActionLine(
         action=action,
         can_cancel=(waits or action.state == ActionState.AWAITING_APPROVAL) and not action.is_cancel_asked,
-        can_do_now=waits and in_future,
+        can_do_now=needs_yes or (waits and in_future),
         waits_until=action.not_before_at if waits and in_future else None,
     )
 

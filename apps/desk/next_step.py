@@ -38,6 +38,8 @@ def next_step(incident: Incident, actions: list[Action], now: datetime) -> NextS
             return NextStep(f"{word}: being sent")
         if action.state == ActionState.VERIFYING:
             return NextStep(f"{word}: sent, its effect not seen yet")
+        if action.state == ActionState.PLANNED:
+            return NextStep(f"{word}: waits until a person says so")
         if action.not_before_at is not None and action.not_before_at > now:
             return NextStep(word, action.not_before_at)
         if action.state == ActionState.AWAITING_APPROVAL:

@@ -18,6 +18,7 @@ from apps.jobs.models import Job
 from apps.nodes.models import Machine
 from recovery import timeline
 from recovery.errors import BadInput
+from recovery.figures import hours_in_words
 from recovery.lifecycle import OPEN_INCIDENT_STATES
 from recovery.timeline import RecoveryTimeline
 
@@ -103,7 +104,7 @@ def _lost(incident: Incident, recovery: RecoveryTimeline) -> list[Fact]:
     if recovery.steps_lost is not None:
         facts.append(
             Fact(
-                f"{number(recovery.steps_lost)} steps",
+                "1 step" if recovery.steps_lost == 1 else f"{number(recovery.steps_lost)} steps",
                 f"lost: failed at {number(recovery.failed_step)}, resumed from {number(recovery.resumed_step)}",
             )
         )
@@ -116,7 +117,7 @@ def _lost(incident: Incident, recovery: RecoveryTimeline) -> list[Fact]:
         so_far = "" if recovery.is_finished else " so far"
         facts.append(
             Fact(
-                f"{hours:.2g} GPU-h",
+                f"{hours_in_words(hours)} GPU-hours",
                 f"estimated: {number(gpus)} GPUs idle for {duration(recovery.total.total_seconds())}{so_far}",
             )
         )

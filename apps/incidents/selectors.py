@@ -24,7 +24,7 @@ from apps.incidents.models import (
 from apps.jobs.models import Job
 from recovery import timeline
 from recovery.errors import NotFound
-from recovery.lifecycle import OPEN_ACTION_STATES, OPEN_INCIDENT_STATES, IncidentState, Severity
+from recovery.lifecycle import OPEN_ACTION_STATES, OPEN_INCIDENT_STATES, IncidentState, Severity, WaitingFor
 
 OPEN_WORDS = sorted(str(state) for state in OPEN_INCIDENT_STATES)
 RESOLVED_WORDS = [str(IncidentState.RESOLVED), str(IncidentState.CLOSED)]
@@ -121,10 +121,17 @@ def open_actions_of(incident: Incident) -> list[Action]:
     return list(incident.open_actions)  # type: ignore[attr-defined]  # set by its Prefetch
 
 
+def waiting_for_a_person() -> Q:
+    """Which open incidents go on only when a person decides, or says yes to what is planned."""
+    return Q(state=str(IncidentState.NEEDS_PERSON)) | Q(
+        state=str(IncidentState.WAITING), waiting_for=str(WaitingFor.APPROVAL)
+    )
+
+
 def burning(incidents: QuerySet[Incident], limit: int = 12) -> list[Incident]:
     """Open incidents that nothing else has adopted, worst first, then those that wait for a person, then oldest."""
     needs_person = Case(
-        When(state=str(IncidentState.NEEDS_PERSON), then=Value(0)),
+        When(waiting_for_a_person(), then=Value(0)),
         default=Value(1),
         output_field=IntegerField(),
     )

@@ -73,6 +73,42 @@ def test_action_that_waits_counts_down_with_its_buttons(operator: Client) -> Non
     assert f'href="?dialog=cancel-{action.pk}"' in html
 
 
+def test_planned_action_has_its_button_and_no_time(operator: Client) -> None:
+    """Mode approve: what a person has to begin must be there to be begun."""
+    incident = incident_of("vision-moe", state="waiting")
+    action = Action.objects.get(incident=incident)
+    Action.objects.filter(pk=action.pk).update(state="planned")
+    Incident.objects.filter(pk=incident.pk).update(waiting_for="approval", waiting_until_at=None)
+    html = operator.get(f"/incidents/{incident.pk}/").content.decode()
+    assert f'action="/actions/{action.pk}/now/"' in html
+    assert "begins <b>" not in html
+    assert "Next: <b>restart process: waits until a person says so</b>" in html
+    page = text_of(operator.get("/"))
+    needed = Incident.objects.filter(state="needs_person").count() + 1
+    assert f"{needed} need a person" in page or f"{needed} needs a person" in page
+
+
+def test_resolved_by_a_person_is_not_handled_without_one(operator: Client) -> None:
+    incident = incident_of("llm-70b-pretrain")
+    Incident.objects.filter(pk=incident.pk).update(resolution="by_person")
+    text = text_of(operator.get(f"/incidents/{incident.pk}/"))
+    assert "resolved by a person after" in text
+    assert "without a person" not in text
+
+
+def test_large_costs_have_no_exponent(operator: Client) -> None:
+    incident = incident_of("vision-moe", state="waiting")
+    options = [
+        {"option": "restart_process", "gpu_hours": 256.4, "basis": "estimated"},
+        {"option": "restart_container", "gpu_hours": 0.017, "basis": "assumed"},
+    ]
+    Action.objects.filter(incident=incident).update(
+        price={"chosen": "restart_process", "why": "cheaper", "options": options}
+    )
+    text = text_of(operator.get(f"/incidents/{incident.pk}/"))
+    assert "restart process 256 GPU-hours (estimated); restart container 0.017 GPU-hours (assumed)" in text
+
+
 def test_action_under_way_has_no_buttons(operator: Client) -> None:
     """D23: what can no longer be done has no live button."""
     incident = incident_of("vision-moe", state="waiting")
@@ -379,7 +415,7 @@ def test_action_shows_what_each_option_costs_and_how_that_is_known(operator: Cli
     Action.objects.filter(incident=incident, kind="restart_process").update(price=priced.as_plain())
     text = text_of(operator.get(f"/incidents/{incident.pk}/"))
     assert (
-        "Costs: restart process 15.36 GPU-hours (estimated); restart container 22.47 GPU-hours (assumed)"
+        "Costs: restart process 15 GPU-hours (estimated); restart container 22 GPU-hours (assumed)"
         in text
     )
 

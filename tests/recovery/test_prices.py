@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recovery.errors import BadInput
-from recovery.figures import Basis, assumed, estimated, measured
+from recovery.figures import Basis, assumed, estimated, hours_in_words, measured
 from recovery.prices import (
     ElasticLoss,
     ElasticOption,
@@ -229,3 +229,18 @@ def test_money_is_shown_with_its_price_or_not_at_all() -> None:
     assert str(paid) == "30.00 EUR (H100 at 2.5 per GPU-hour, framework contract, 2026-11-01)"
     assert money(12, "A100", {"H100": price}) is None
     assert money(12, "H100", {}) is None
+
+
+@pytest.mark.parametrize(
+    ("hours", "words"),
+    [
+        (0, "0"),
+        (0.0002, "under 0.001"),
+        (0.0171, "0.017"),
+        (1.94, "1.9"),
+        (9.96, "10"),
+        (5_694_603, "5,694,603"),
+    ],
+)
+def test_hours_are_said_without_an_exponent(hours: float, words: str) -> None:
+    assert hours_in_words(hours) == words

@@ -12,6 +12,7 @@ from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
 from apps.desk import words
+from recovery.figures import hours_in_words
 from recovery.rules.categories import CATEGORIES
 
 register = template.Library()
@@ -21,6 +22,7 @@ register.filter("number", words.number)
 register.filter("byte_size", words.byte_size)
 register.filter("plain", words.plain)
 register.filter("failures", words.failures)
+register.filter("hours", hours_in_words)
 
 
 @register.simple_tag

@@ -20,10 +20,10 @@ from apps.desk.next_step import next_step
 from apps.desk.paging import capped_count, capped_word
 from apps.desk.scope import DeskRequest, page
 from apps.incidents import selectors as incidents
+from apps.incidents.models import Incident
 from apps.jobs import selectors as jobs
 from apps.nodes import selectors as nodes
 from apps.nodes.models import WatchState
-from recovery.lifecycle import IncidentState
 from recovery.phases import LIVE_PHASES, Phase
 
 
@@ -52,7 +52,7 @@ def overview(request: DeskRequest) -> HttpResponseBase:
     open_ones = visible.filter(state__in=incidents.OPEN_WORDS)
     open_count = capped_count(open_ones)
     burning = incidents.burning(visible)
-    needs_person = capped_count(open_ones.filter(state=IncidentState.NEEDS_PERSON)) if burning else 0
+    needs_person = capped_count(open_ones.filter(incidents.waiting_for_a_person())) if burning else 0
     context: dict[str, Any] = {
         "nav": "overview",
         "topics": "incident job node",
@@ -62,7 +62,7 @@ def overview(request: DeskRequest) -> HttpResponseBase:
         "open_count": open_count,
         "open_word": capped_word(open_count),
         "needs_person": needs_person,
-        "recent": list(visible.filter(state__in=incidents.RESOLVED_WORDS)[:5]) if len(burning) < 4 else [],
+        "recent": _resolved_lately(visible) if len(burning) < 4 else [],
         **_jobs(all_jobs),
         **_nodes(machines),
         **_sources(scope, now),
@@ -70,6 +70,12 @@ def overview(request: DeskRequest) -> HttpResponseBase:
         "faults": BREAKABLE,
     }
     return render(request, "desk/overview.html", context)
+
+
+def _resolved_lately(visible: Any) -> list[Incident]:
+    """The five that were resolved last, of the newest twenty: one that was reopened is older than its place."""
+    newest = visible.filter(state__in=incidents.RESOLVED_WORDS)[:20]
+    return sorted(newest, key=lambda incident: incident.resolved_at, reverse=True)[:5]
 
 
 def _jobs(all_jobs: Any) -> dict[str, Any]:
