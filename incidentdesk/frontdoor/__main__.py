@@ -54,7 +54,7 @@ def bench(arguments: list[str]) -> int:
 def manage(arguments: list[str]) -> int:
     from incidentdesk.frontdoor.manage import run_manage
 
-    return run_manage(arguments)
+    run_manage(arguments)
 
 
 COMMANDS = {

@@ -4,18 +4,18 @@ import json
 import os
 import sys
 from pathlib import Path
+from typing import NoReturn
 
 from incidentdesk.frontdoor import stack
 from incidentdesk.frontdoor.errors import FrontDoorError
 from incidentdesk.frontdoor.places import CHECKOUT, ENVIRONMENT_NOTE, take_lock
 
 
-def run_manage(arguments: list[str]) -> int:
+def run_manage(arguments: list[str]) -> NoReturn:
     """Become `manage.py arguments…` in the caller's directory, so that its files are found."""
     environment = os.environ | environment_of_running_desk()
     program = str(CHECKOUT / "manage.py")
     os.execve(sys.executable, [sys.executable, program, *arguments], environment)
-    return 0
 
 
 def environment_of_running_desk() -> dict[str, str]:
