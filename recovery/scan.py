@@ -12,13 +12,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from recovery.observed import MAX_LINE, MAX_LINES, Evidence, is_well
-from recovery.rules.rule import Origin, RuleSet
+from recovery.rules.rule import EvidenceClass, Origin, Remedy, Rule, RuleSet
 
 #: Characters read of one failure; head and tail of what is longer.
 MAX_CHARACTERS = 1_000_000
 #: Characters of lines tried against patterns, over all rules.
 MAX_STEPS = 4_000_000
 MAX_LINES_OF_HIT = 20
+
+#: A line that only warns: the program went on after it. CUDA tells of its start-up errors so, which count.
+_WARNS = re.compile(r"(?:user|future|deprecation|resource|runtime|import)warning\b|\[warning\]")
+_WARNS_IN_EARNEST = "cuda initialization"
+_OF_THE_PROGRAM = frozenset({"user_code", "bad_config"})
 
 #: Terminal colours, which stand in the middle of words. Source: ECMA-48, control sequences.
 _COLOURS = re.compile(r"\x1b\[[0-9;]{0,20}[A-Za-z]")
@@ -111,11 +116,14 @@ def _try(
     rules: RuleSet, users: tuple[tuple[int, int], ...], joined: str, begin: int, end: int, line: Line,
     hits: dict[int, list[Line]],
 ) -> None:  # fmt: skip
+    warns = _only_warns(joined, begin, end, line)
     for n, m in users:
         rule = rules.rules[n]
         if line.origin not in rule.origins and not (
             line.origin is Origin.RANK and Origin.LOG in rule.origins
         ):
+            continue
+        if warns and _ends_program(rule):
             continue
         known = hits.get(n)
         if known is not None and (len(known) >= MAX_LINES_OF_HIT or known[-1] is line):
@@ -124,3 +132,21 @@ def _try(
             exception.matches(joined, begin, end) for exception in rule.exceptions
         ):
             hits.setdefault(n, []).append(line)
+
+
+def _only_warns(joined: str, begin: int, end: int, line: Line) -> bool:
+    """Whether a line of a program's output is a warning of Python or of a logger."""
+    return (
+        line.origin in {Origin.LOG, Origin.RANK}
+        and _WARNS.search(joined, begin, end) is not None
+        and joined.find(_WARNS_IN_EARNEST, begin, end) < 0
+    )
+
+
+def _ends_program(rule: Rule) -> bool:
+    """Whether the rule would give up for what the program or its settings did."""
+    return (
+        rule.remedy is Remedy.FAIL_FAST
+        and rule.category in _OF_THE_PROGRAM
+        and EvidenceClass.HINT <= rule.evidence_class <= EvidenceClass.LOG
+    )

@@ -249,3 +249,34 @@ def test_history_of_a_time_out_outweighs_the_launchers_echo() -> None:
     line = "[Rank 3] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=39, OpType=ALLREDUCE)"
     again = verdict(line, *_ECHOES, exit_code=134, recurrence="SeqNum=39 on all three attempts, other nodes")
     assert again.remedy is Remedy.FAIL_FAST
+
+
+_HARMLESS = (
+    "TensorBoard logging to /runs/tb",
+    "wandb: Run data is saved locally in /tmp/wandb/run-1",
+    "Loading checkpoint shards: 100%|##########| 15/15 [00:21<00:00]",
+    "successfully saved checkpoint at iteration    4000 to /ckpt",
+    "lm loss: 2.1E+00 | number of skipped iterations: 0 | number of nan iterations: 0 |",
+    "NCCL INFO Channel 00/02 : 0[0] -> 1[1] via SHM/direct/direct",
+    "Building GPT dataset from /data/tok.bin, 12 shards",
+    "using image registry.example/team/train:7, quota class batch",
+    "UserWarning: The pynvml package is deprecated. Please install nvidia-ml-py instead.",
+    "FutureWarning: torch.load with weights_only=False uses the default pickle module",
+)
+
+
+@pytest.mark.parametrize(
+    "line", [*_CAUSES, "found NaN in local grad norm", "loss is nan", "step 12 | loss 2.0"]
+)
+def test_harmless_lines_change_no_verdict(line: str) -> None:
+    alone = verdict(line, exit_code=1)
+    for harmless in _HARMLESS:
+        among = verdict(harmless, line, exit_code=1)
+        assert (among.remedy, among.blame, among.rule) == (alone.remedy, alone.blame, alone.rule), harmless
+
+
+def test_warning_about_the_driver_counts() -> None:
+    line = (
+        "UserWarning: CUDA initialization: The NVIDIA driver on your system is too old (found version 11040)."
+    )
+    assert verdict(line, exit_code=1).remedy is Remedy.FAIL_FAST
