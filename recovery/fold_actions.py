@@ -75,14 +75,14 @@ def _resolve(draft: Draft, signal: Signal) -> None:
         draft.use(signal, Use.REFUSED, "there is no open incident")
         return
     busy = [a for a in draft.open_actions() if a.state in {ActionState.RUNNING, ActionState.VERIFYING}]
-    for action in draft.open_actions():
-        if action not in busy:
-            draft.change_action(action, ActionState.CANCELLED, f"incident resolved by {by}", signal=signal)
     if any(action.kind is not ActionKind.ASK_PERSON for action in busy):
         kinds = ", ".join(sorted({str(action.kind) for action in busy}))
         draft.use(signal, Use.REFUSED, f"{kinds} is being carried out; an incident never closes over that")
         draft.settle("person.resolve_refused", f"{kinds} is being carried out")
         return
+    for action in draft.open_actions():
+        if action not in busy:
+            draft.change_action(action, ActionState.CANCELLED, f"incident resolved by {by}", signal=signal)
     for action in busy:
         draft.change_action(action, ActionState.DONE, f"{by} has answered", signal=signal)
     draft.bring_incident(

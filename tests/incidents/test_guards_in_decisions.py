@@ -13,6 +13,7 @@ from apps.incidents.models import Action, Decision, Incident, TimelineEvent
 from apps.incidents.policy import current_policy
 from apps.incidents.services import guarding, people
 from apps.incidents.services.replaying import replay_after
+from recovery.errors import InvalidTransition
 from recovery.guards import Dimension, Limit, Measure
 from recovery.lifecycle import ActionKind
 from recovery.signals import SignalKind, Source
@@ -155,6 +156,7 @@ def test_stop_that_a_person_ordered_is_told_held_and_done_when_there_is_room() -
 
 
 def test_planned_restart_that_a_person_begins_needs_room_too() -> None:
+    """D25: who is told that it begins sees it begin; who cannot have it is told the guard's numbers."""
     cluster = factories.make_cluster(mode="approve")
     limit_to(cluster, 1, ActionKind.RESTART_PROCESS)
     factories_job = training(cluster)
@@ -169,7 +171,8 @@ def test_planned_restart_that_a_person_begins_needs_room_too() -> None:
     assert GuardUse.objects.count() == 1
     other = fail(training(cluster))
     held = Action.objects.get(incident=other, kind="restart_process")
-    people.do_action_now(action_id=held.pk, by=ann)
+    with pytest.raises(InvalidTransition, match="held by guard few: 1 of 1 action"):
+        people.do_action_now(action_id=held.pk, by=ann)
     held.refresh_from_db()
     assert held.state == "planned"
     told = TimelineEvent.objects.get(incident=other, kind="action_refused")

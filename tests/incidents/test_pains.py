@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable
 from datetime import timedelta
+from typing import Any
 
 import pytest
+from django.db import connection
 
 import incidentdesk.celery  # noqa: F401 - the app that wakes workers
 from adapters.fake import FakeCluster
@@ -212,3 +215,44 @@ def test_lost_wake_up_is_found_by_the_tick() -> None:
     played.everyone(SignalKind.ACK, "troubleshoot", {"checks": CLEAN})
     due: Iterable[int] = ticking.find_due().actions
     assert list(due) == [Action.objects.get(incident__job=played.job, kind="restart_process").pk]
+
+
+@pytest.mark.parametrize("act", ["resolve", "cancel"])
+def test_executor_that_comes_while_a_person_takes_it_back_sends_nothing(act: str) -> None:
+    """R8, R9: whoever is first has it whole: nothing goes out behind a yes, and no yes is said for nothing."""
+    played = training(max_retry=9)
+    played.kill(0)
+    played.decide()
+    played.everyone(SignalKind.ACK, "troubleshoot", {"checks": CLEAN})
+    incident = Incident.objects.get(job=played.job)
+    action = incident.actions.get(kind="restart_process")
+    Action.objects.filter(pk=action.pk).update(not_before_at=None)
+    by = factories.make_user()
+    executor = threading.Thread(target=run_and_close, args=(action.pk,))
+
+    def meanwhile(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
+        answer = execute(sql, params, many, context)
+        if connection.in_atomic_block and "incidents_action" in sql and not executor.ident:
+            executor.start()
+            executor.join(0.5)  # it waits for us, or it is done
+        return answer
+
+    with connection.execute_wrapper(meanwhile):
+        if act == "resolve":
+            people.resolve_incident(incident_id=incident.pk, by=by, reason="I do it by hand")
+        else:
+            people.cancel_action(action_id=action.pk, by=by, reason="I do it by hand")
+    executor.join(10)
+    action.refresh_from_db()
+    incident.refresh_from_db()
+    assert (action.state, action.try_n) == ("cancelled", 0)
+    assert incident.state == ("resolved" if act == "resolve" else "needs_person")
+    assert not Order.objects.filter(job=played.job, sequence__gt=played.fresh().sequence).exists()
+    assert played.fresh().attempt == 1
+
+
+def run_and_close(action_id: int) -> None:
+    try:
+        acting.run_action(action_id=action_id, cluster=no_cluster)
+    finally:
+        connection.close()

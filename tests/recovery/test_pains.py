@@ -6,9 +6,16 @@ from dataclasses import replace
 from datetime import timedelta
 
 from recovery.evidence import fact_of_end
-from recovery.lifecycle import ENDED_ACTION_STATES, INSTALLED_ACTIONS, ActionKind, IncidentState, Severity
+from recovery.lifecycle import (
+    ENDED_ACTION_STATES,
+    INSTALLED_ACTIONS,
+    ActionKind,
+    ActionState,
+    IncidentState,
+    Severity,
+)
 from recovery.phases import MessagePhase, Phase
-from recovery.records import CheckpointView
+from recovery.records import ActionView, CheckpointView
 from recovery.signals import EndCause, Signal, SignalKind, Source, Use, WorkerKey
 from tests.recovery.desk import START, Desk, committed
 
@@ -250,3 +257,22 @@ def test_flapping_job_is_one_incident_that_reopens() -> None:
     assert desk.incidents == 1
     reopened = [s for s in desk.log if s.decision.incident is not None and s.decision.incident.reopens]
     assert len(reopened) == 4
+
+
+def test_resolve_that_is_refused_takes_nothing_back() -> None:
+    """R8: it cancels all that waits, or it says no and leaves all as it is."""
+    desk = started()
+    desk.kill(0)
+    desk.decide()
+    desk.stopped(0, 1, 2)
+    desk.decide()
+    desk.go()
+    desk.decide()
+    asked = ActionView("asked", ASK, "nlp/llm", 99, ActionState.READY)
+    desk.state = replace(desk.state, actions=(*desk.state.actions, asked))
+    before = desk.incident.state
+    resolve = desk.signal(SignalKind.PERSON_RESOLVE, Source.PERSON, {"by": "ann", "reason": "done"})
+    decision = desk.decide()
+    assert desk.log[-1].use_of(resolve) is Use.REFUSED
+    assert decision.action_changes == ()
+    assert desk.incident.state is before

@@ -6,6 +6,7 @@ What only people change (acknowledge) is compare-and-set on ``version``.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime
 
 from django.db import transaction
@@ -13,15 +14,21 @@ from django.db import transaction
 from apps.access.clock import database_now
 from apps.access.models import Token, User
 from apps.access.services import audit
-from apps.incidents.models import Action, Incident, Subject, TimelineEvent
+from apps.incidents.models import Action, InboxEntry, Incident, Subject, TimelineEvent
 from apps.incidents.services import feed
 from apps.incidents.services.deciding import decide_with
 from apps.incidents.services.signals import NewSignal, record_signals, subject_for_job
 from apps.jobs.models import Job
 from recovery.errors import Conflict, InvalidTransition, NotFound
-from recovery.lifecycle import ENDED_ACTION_STATES, OPEN_INCIDENT_STATES, ActionKind, ActionState
+from recovery.lifecycle import (
+    ENDED_ACTION_STATES,
+    OPEN_ACTION_STATES,
+    OPEN_INCIDENT_STATES,
+    ActionKind,
+    ActionState,
+)
 from recovery.phases import TERMINAL_PHASES
-from recovery.signals import SignalKind, Source
+from recovery.signals import SignalKind, Source, Use
 
 
 def acknowledge_incident(*, incident_id: int, by: User | Token, version: int | None = None) -> Incident:
@@ -83,17 +90,19 @@ def resolve_incident(*, incident_id: int, by: User | Token, reason: str) -> Inci
     """
     incident = _get(incident_id)
 
-    def record(held: Subject, now: datetime) -> None:
+    def record(held: Subject, now: datetime) -> int:
         fresh = _get(incident_id)
         if fresh.state not in OPEN_INCIDENT_STATES:
             raise InvalidTransition(f"{fresh} is {fresh.state} already")
-        busy = fresh.actions.filter(state__in=[ActionState.RUNNING, ActionState.VERIFYING])
-        running = busy.exclude(kind=ActionKind.ASK_PERSON).first()
+        # Locked: an executor that would claim one now waits, and then finds it cancelled.
+        rows = fresh.actions.select_for_update(no_key=True).filter(state__in=OPEN_ACTION_STATES)
+        busy = [each for each in rows if each.state in (ActionState.RUNNING, ActionState.VERIFYING)]
+        running = next((each for each in busy if each.kind != ActionKind.ASK_PERSON), None)
         if running is not None:
             raise InvalidTransition(
                 f"{running.kind} is being carried out right now; try again when its effect was seen"
             )
-        _signal(
+        asked = _signal(
             held,
             now,
             by,
@@ -102,8 +111,9 @@ def resolve_incident(*, incident_id: int, by: User | Token, reason: str) -> Inci
             {"by": _told(by), "reason": reason, "incident_uid": str(fresh.uid)},
         )
         _audit(by, fresh.tenant_id, "resolve", "incident", str(fresh), now, reason)
+        return asked
 
-    decide_with(subject_id=incident.subject_id, record=record)
+    _decide(subject_id=incident.subject_id, record=record)
     return _get(incident_id)
 
 
@@ -116,13 +126,13 @@ def cancel_action(*, action_id: int, by: User, reason: str) -> Action:
     """
     action = _get_action(action_id)
 
-    def record(held: Subject, now: datetime) -> None:
+    def record(held: Subject, now: datetime) -> int:
         fresh = Action.objects.select_for_update(no_key=True).get(pk=action_id)
         if fresh.state in ENDED_ACTION_STATES or fresh.state in (ActionState.RUNNING, ActionState.VERIFYING):
             raise InvalidTransition(
                 f"{fresh.kind} is {fresh.state}; only what has not begun can be cancelled"
             )
-        _signal(
+        asked = _signal(
             held,
             now,
             by,
@@ -131,8 +141,9 @@ def cancel_action(*, action_id: int, by: User, reason: str) -> Action:
             {"by": by.get_username(), "action_uid": str(fresh.uid), "reason": reason},
         )
         _audit(by, fresh.tenant_id, "cancel", "action", f"{fresh.incident} {fresh}", now, reason)
+        return asked
 
-    decide_with(subject_id=action.incident.subject_id, record=record)
+    _decide(subject_id=action.incident.subject_id, record=record)
     return _get_action(action_id)
 
 
@@ -140,16 +151,16 @@ def do_action_now(*, action_id: int, by: User) -> Action:
     """Let an action that waits for its time begin at once.
 
     Raises:
-        InvalidTransition: It does not wait.
+        InvalidTransition: It does not wait, or a guard holds it back: the text has the guard's numbers.
         SubjectBusy: Somebody else decides its subject right now.
     """
     action = _get_action(action_id)
 
-    def record(held: Subject, now: datetime) -> None:
+    def record(held: Subject, now: datetime) -> int:
         fresh = Action.objects.select_for_update(no_key=True).get(pk=action_id)
         if fresh.state not in (ActionState.PLANNED, ActionState.READY):
             raise InvalidTransition(f"{fresh.kind} is {fresh.state}; it does not wait for its time")
-        _signal(
+        asked = _signal(
             held,
             now,
             by,
@@ -158,8 +169,9 @@ def do_action_now(*, action_id: int, by: User) -> Action:
             {"by": by.get_username(), "action_uid": str(fresh.uid)},
         )
         _audit(by, fresh.tenant_id, "do_now", "action", f"{fresh.incident} {fresh}", now)
+        return asked
 
-    decide_with(subject_id=action.incident.subject_id, record=record)
+    _decide(subject_id=action.incident.subject_id, record=record)
     return _get_action(action_id)
 
 
@@ -173,11 +185,11 @@ def stop_job(*, job_id: int, by: User, reason: str, at_safe_point: bool = False)
     job = _get_job(job_id)
     subject = subject_for_job(job)
 
-    def record(held: Subject, now: datetime) -> None:
+    def record(held: Subject, now: datetime) -> int:
         fresh = _get_job(job_id)
         if fresh.phase in TERMINAL_PHASES:
             raise InvalidTransition(f"{fresh} is {fresh.phase} already")
-        _signal(
+        asked = _signal(
             held,
             now,
             by,
@@ -186,15 +198,28 @@ def stop_job(*, job_id: int, by: User, reason: str, at_safe_point: bool = False)
             {"by": by.get_username(), "reason": reason, "at_safe_point": at_safe_point},
         )
         _audit(by, fresh.tenant_id, "stop", "job", str(fresh), now, reason)
+        return asked
 
-    decide_with(subject_id=subject.pk, record=record)
+    _decide(subject_id=subject.pk, record=record)
     return _get_job(job_id)
+
+
+def _decide(*, subject_id: int, record: Callable[[Subject, datetime], int]) -> None:
+    """Decide at once what somebody asks for, and say no where the decision does.
+
+    ``record`` gives the signal that asks. Raises InvalidTransition with the decision's reason.
+    """
+    asked = decide_with(subject_id=subject_id, record=record)
+    refused = InboxEntry.objects.filter(signal_id=asked, subject_id=subject_id, use=Use.REFUSED).first()
+    if refused is not None:
+        raise InvalidTransition(refused.reason)
 
 
 def _signal(
     held: Subject, now: datetime, by: User | Token, kind: SignalKind, key: str, body: dict[str, object]
-) -> None:
-    record_signals(
+) -> int:
+    """Record what somebody asks for. Gives the signal's id."""
+    (recorded,) = record_signals(
         signals=[
             NewSignal(
                 tenant_id=held.tenant_id,
@@ -210,6 +235,7 @@ def _signal(
         ],
         now=now,
     )
+    return recorded.signal_id
 
 
 def _audit(
