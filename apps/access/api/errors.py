@@ -92,8 +92,13 @@ def _answer(error: Exception) -> Response | None:
         if (wait := getattr(error, "wait", None)) is not None:
             headers["Retry-After"] = str(max(1, round(wait)))
         code = error.get_codes() if isinstance(error.get_codes(), str) else error.default_code
+        detail = str(error.detail)
+        if isinstance(error, exceptions.NotAuthenticated):
+            detail = (
+                "Send a token, as Authorization: Bearer TOKEN, or log in; manage.py create_token makes one."
+            )
         return Response(
-            {"code": code, "detail": str(error.detail)},
+            {"code": code, "detail": detail},
             error.status_code,
             headers=headers,
         )

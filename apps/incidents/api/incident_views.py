@@ -11,6 +11,7 @@ from drf_spectacular.utils import extend_schema
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from apps.access.api.filters import YesNoFilter
 from apps.access.api.views import DeskList, DeskView
 from apps.access.models import Role, Token, User
 from apps.access.permissions import Caller, PermissionMissing
@@ -40,8 +41,8 @@ class IncidentFilter(django_filters.FilterSet):  # type: ignore[misc]
 
     state = django_filters.MultipleChoiceFilter(choices=[(str(s), str(s)) for s in IncidentState])
     severity = django_filters.MultipleChoiceFilter(choices=[(str(s), str(s)) for s in Severity])
-    is_open = django_filters.BooleanFilter(method="filter_open", label="Neither resolved nor closed.")
-    is_acknowledged = django_filters.BooleanFilter(
+    is_open = YesNoFilter(method="filter_open", label="Neither resolved nor closed.")
+    is_acknowledged = YesNoFilter(
         field_name="acknowledged_at", lookup_expr="isnull", exclude=True
     )
     cluster = django_filters.CharFilter(field_name="cluster__slug")
@@ -254,7 +255,7 @@ class NodeFilter(django_filters.FilterSet):  # type: ignore[misc]
     state = django_filters.MultipleChoiceFilter(
         field_name="state", choices=[(str(s), str(s)) for s in NodeState]
     )
-    is_gone = django_filters.BooleanFilter(field_name="gone_at", lookup_expr="isnull", exclude=True)
+    is_gone = YesNoFilter(field_name="gone_at", lookup_expr="isnull", exclude=True)
 
     class Meta:
         model = Machine

@@ -9,6 +9,7 @@ from django.db import models
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
+from apps.access.api.filters import OneOfField
 from apps.incidents.models import Action, Cause, Incident, Signal, TimelineEvent
 from apps.incidents.services.intake import EVIDENCE_KINDS, EVIDENCE_SOURCES
 from apps.jobs.services.registering import MAX_WORKERS
@@ -68,10 +69,10 @@ class SignalInput(serializers.Serializer[Any]):
     key = serializers.CharField(
         max_length=250, required=False, help_text="The report's own key; else the header Idempotency-Key."
     )
-    source = serializers.ChoiceField(  # type: ignore[assignment]
+    source = OneOfField(  # type: ignore[assignment]
         choices=_words(EVIDENCE_SOURCES), default=str(Source.API)
     )
-    kind = serializers.ChoiceField(choices=_words(EVIDENCE_KINDS))
+    kind = OneOfField(choices=_words(EVIDENCE_KINDS))
     cluster = serializers.SlugField(required=False, help_text="Needed where the desk has several clusters.")
     seen_at = MomentField(required=False, help_text="When it happened, by the sender's clock.")
     sent_at = MomentField(
@@ -103,7 +104,7 @@ class RecordedListOutput(serializers.Serializer[Any]):
 class AlertInput(serializers.Serializer[Any]):
     """One alert of Alertmanager's webhook."""
 
-    status = serializers.ChoiceField(choices=["firing", "resolved"])
+    status = OneOfField(choices=["firing", "resolved"])
     labels = serializers.DictField(child=serializers.CharField(allow_blank=True, trim_whitespace=False))
     annotations = serializers.DictField(
         child=serializers.CharField(allow_blank=True, trim_whitespace=False), default=dict
@@ -117,7 +118,7 @@ class AlertInput(serializers.Serializer[Any]):
 class AlertmanagerInput(serializers.Serializer[Any]):
     """Body of Alertmanager's webhook, version 4."""
 
-    version = serializers.ChoiceField(choices=["4"])
+    version = OneOfField(choices=["4"])
     alerts = AlertInput(many=True, allow_empty=False, max_length=MAX_BATCH)  # type: ignore[call-arg]
 
 
@@ -170,7 +171,7 @@ class PodEndInput(serializers.Serializer[Any]):
         max_value=2**31 - 1,
         help_text="How often the container had been restarted before this life: restartCount of its status then.",
     )
-    cause = serializers.ChoiceField(
+    cause = OneOfField(
         choices=sorted(
             _words(set(EndCause) - {EndCause.REPLACED, EndCause.EVICTED_BY_DESK, EndCause.ORDERED})
         ),
@@ -251,7 +252,7 @@ class CheckpointInput(serializers.Serializer[Any]):
     job_id = serializers.IntegerField(min_value=1)
     step = serializers.IntegerField(min_value=0, max_value=2**62)
     path = serializers.CharField(max_length=1000)
-    state = serializers.ChoiceField(choices=TOLD_CHECKPOINT_STATES)
+    state = OneOfField(choices=TOLD_CHECKPOINT_STATES)
     bytes = serializers.IntegerField(min_value=0, max_value=2**62, required=False)
     shards = serializers.IntegerField(min_value=0, max_value=2**31 - 1, required=False)
     shards_expected = serializers.IntegerField(min_value=0, max_value=2**31 - 1, required=False)

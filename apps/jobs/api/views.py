@@ -10,6 +10,7 @@ from drf_spectacular.utils import extend_schema
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from apps.access.api.filters import YesNoFilter
 from apps.access.api.views import DeskList, DeskView
 from apps.access.permissions import Caller
 from apps.jobs import selectors
@@ -26,8 +27,8 @@ class JobFilter(django_filters.FilterSet):  # type: ignore[misc]
     namespace = django_filters.CharFilter(field_name="namespace")
     name = django_filters.CharFilter(field_name="name")
     phase = django_filters.MultipleChoiceFilter(choices=[(str(phase), str(phase)) for phase in Phase])
-    is_protected = django_filters.BooleanFilter(field_name="is_protected")
-    is_gone = django_filters.BooleanFilter(field_name="gone_at", lookup_expr="isnull", exclude=True)
+    is_protected = YesNoFilter(field_name="is_protected")
+    is_gone = YesNoFilter(field_name="gone_at", lookup_expr="isnull", exclude=True)
 
     class Meta:
         model = Job

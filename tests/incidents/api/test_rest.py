@@ -115,6 +115,7 @@ def test_without_credential_is_401_with_the_scheme() -> None:
         assert response.status_code == 401
         assert response["WWW-Authenticate"].startswith("Bearer")
         assert set(response.json()) == {"code", "detail"}
+    assert "Authorization: Bearer TOKEN" in Client().get("/api/v1/incidents/").json()["detail"]
 
 
 def test_token_needs_the_scope(team: Team) -> None:
@@ -225,12 +226,21 @@ def test_wrong_input_names_the_field(team: Team, body: dict[str, Any], field: st
         "job_id=x",
         "job_id=99999999999999999999",
         "opened_after=yesterday",
+        "is_open=perhaps",
+        "is_acknowledged=2",
     ],
 )
 def test_wrong_query_is_400_and_says_which(team: Team, query: str) -> None:
     response = team.client().get(f"/api/v1/incidents/?{query}")
     assert response.status_code == 400
     assert query.split("=", maxsplit=1)[0] in response.json()["fields"]
+
+
+def test_word_that_is_no_choice_is_answered_with_the_choices(team: Team) -> None:
+    response = team.client().post("/api/v1/signals/", {"key": "k", "kind": "log_line"}, content_type=JSON)
+    assert response.status_code == 400
+    assert response.json()["detail"].startswith('kind: "log_line" is none of ')
+    assert " log," in response.json()["detail"]
 
 
 def test_body_that_is_no_json_or_not_an_object_is_400(team: Team) -> None:
@@ -285,6 +295,8 @@ def test_filters_narrow(team: Team) -> None:
     for query, found in [
         ("is_open=true", team.incident),
         ("is_open=false", closed),
+        ("is_open=1", team.incident),
+        ("is_open=False", closed),
         ("state=closed", closed),
         ("severity=high", team.incident),
     ]:
