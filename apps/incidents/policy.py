@@ -45,7 +45,7 @@ def current_policy() -> Policy:
 def as_stored(policy: Policy, now: datetime) -> tuple[Policy, PolicyVersion]:
     """A policy under the version that its values have, and the row that keeps them."""
     policy = replace(policy, version=fingerprint(policy))
-    row, _ = PolicyVersion.objects.get_or_create(
+    row, _ = PolicyVersion.objects.defer("content").get_or_create(
         version=policy.version, defaults={"content": to_plain(policy), "first_used_at": now}
     )
     return policy, row

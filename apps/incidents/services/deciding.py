@@ -133,11 +133,18 @@ def _decide_held(held: Subject, policy: Policy) -> None:
     if not rows:
         return
     inbox = load_inbox(rows)
-    state = load_state(held, inbox, now=now)
+    state, loaded = load_state(held, inbox, now=now)
     policy, policy_row = as_stored(policy, now)
     state, decision = decide_in_guards(held, state, inbox, now, policy)
     due = store_decision(
-        held, state, inbox, decision, policy_row, now=now, seconds=time.perf_counter() - started
+        held,
+        state,
+        inbox,
+        decision,
+        policy_row,
+        loaded=loaded,
+        now=now,
+        seconds=time.perf_counter() - started,
     )
     if any(change.state is ActionState.DONE for change in decision.action_changes):
         crash_points.reach("action_seen")

@@ -24,8 +24,39 @@ def publish(*, tenant_id: int, topic: str, key: int | str, now: datetime) -> Non
     The row is numbered by its transaction, because sequences become visible at commit; NOTIFY is
     delivered with the commit too, and only wakes the readers.
     """
-    FeedRow.objects.create(tenant_id=tenant_id, topic=topic, key=str(key), created_at=now)
-    notify(LIVE_CHANNEL, "")
+    publish_all(tenant_id=tenant_id, rows=[(topic, key)], now=now)
+
+
+_PUBLISH = """
+WITH told AS (
+    INSERT INTO incidents_feedrow (tenant_id, topic, key, created_at)
+    SELECT %s, topic, key, %s FROM unnest(%s::text[], %s::text[]) AS row(topic, key)
+)
+SELECT pg_notify(channel, payload) FROM unnest(%s::text[], %s::text[]) AS call(channel, payload)
+"""
+
+
+def publish_all(
+    *, tenant_id: int, rows: Collection[tuple[str, int | str]], now: datetime, ordered: int | None = None
+) -> None:
+    """Tell the live pages of several rows at once, as (topic, key), and the agents of job ``ordered`` to ask.
+
+    One statement: each decision says something, and holds its subject's lock meanwhile.
+    """
+    calls = [(LIVE_CHANNEL, "")] if rows else []
+    calls += [(ORDERS_CHANNEL, str(ordered))] if ordered is not None else []
+    with connection.cursor() as cursor:
+        cursor.execute(
+            _PUBLISH,
+            [
+                tenant_id,
+                now,
+                [topic for topic, _ in rows],
+                [str(key) for _, key in rows],
+                [channel for channel, _ in calls],
+                [payload for _, payload in calls],
+            ],
+        )
 
 
 def publish_nodes(*, machine_ids: Collection[int], now: datetime) -> None:

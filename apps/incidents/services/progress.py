@@ -1,14 +1,14 @@
 """How far a job is, from the heartbeats of its workers."""
 
+from django.db.models import Max, Subquery
+
 from apps.jobs.models import Incarnation, Job
 
 
-def attempt_last_step(job: Job, n: int) -> int | None:
-    """The highest step that any worker of attempt ``n`` reported, or None when none did.
+def attempt_last_step(job: Job, n: int) -> Subquery:
+    """The highest step that any worker of attempt ``n`` reported, NULL when none did: a part of a statement.
 
     Synchronous training finishes a step on all ranks or on none, so the highest is the step that was done.
     """
-    steps = Incarnation.objects.filter(
-        worker__job=job, first_attempt__lte=n, last_attempt__gte=n, step__isnull=False
-    ).values_list("step", flat=True)
-    return max((step for step in steps if step is not None), default=None)
+    lives = Incarnation.objects.filter(worker__job=job, first_attempt__lte=n, last_attempt__gte=n)
+    return Subquery(lives.order_by().values("worker__job").annotate(highest=Max("step")).values("highest"))

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 
-from django.db.models import Case, Count, Q, When
+from django.contrib.postgres.expressions import ArraySubquery
+from django.db.models import Case, Count, OuterRef, Q, When
 
-from apps.incidents.models import Action, Incident, Signal, Subject
+from apps.incidents.models import Action, Cause, Incident, Signal, Subject
 from apps.incidents.policy import effective_mode
-from apps.jobs.models import Attempt, Checkpoint, Incarnation, Job, Order, Worker
+from apps.jobs.models import Attempt, Checkpoint, FailureCount, Incarnation, Job, Order, Worker
 from apps.nodes.models import Machine, WatchState
 from recovery import decide as core
 from recovery.guards import HELD_BY_GUARD
@@ -29,6 +31,21 @@ from recovery.signals import Signal as CoreSignal
 
 PAST_ATTEMPTS = 20
 NEWEST_CHECKPOINTS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """The rows behind a state, for who stores its decision: under one lock nothing is read twice.
+
+    ``incident`` is the open one, else the newest that is resolved and not closed yet; ``causes`` are its
+    categories, oldest first, ``actions`` its open ones by uid. ``workers`` stand by their places, each with its
+    newest incarnation and without what its machine's checks said.
+    """
+
+    incident: Incident | None
+    causes: tuple[str, ...]
+    actions: Mapping[str, Action]
+    workers: Mapping[WorkerKey, Worker] = field(default_factory=dict)
 
 
 def load_inbox(signals: Iterable[Signal]) -> tuple[CoreSignal, ...]:
@@ -51,14 +68,17 @@ def load_inbox(signals: Iterable[Signal]) -> tuple[CoreSignal, ...]:
     )
 
 
-def load_state(held: Subject, inbox: tuple[CoreSignal, ...], *, now: datetime) -> core.SubjectState:
-    """Read the state of a locked subject.
+def load_state(
+    held: Subject, inbox: tuple[CoreSignal, ...], *, now: datetime
+) -> tuple[core.SubjectState, Loaded]:
+    """Read the state of a locked subject, and the rows that it was read from.
 
     The open actions of its incident are locked too, so that no claim happens while a decision looks at
     them. ``inbox`` says which ended incarnations are needed.
     """
     job = held.job
-    incident = present_incident(held)
+    incident, causes = _present_incident(held)
+    actions = _open_actions(incident)
     subject = core.Subject(
         kind=SubjectKind(held.kind),
         key=held.key,
@@ -71,21 +91,23 @@ def load_state(held: Subject, inbox: tuple[CoreSignal, ...], *, now: datetime) -
         ),
     )
     if job is None:
-        return core.SubjectState(
+        state = core.SubjectState(
             subject=subject,
             decision_n=held.decision_n + 1,
-            incident=_incident(incident),
-            actions=_actions(incident),
+            incident=_incident(incident, causes),
+            actions=_actions(actions),
             next_look_at=held.next_look_at,
         )
-    workers = list(job.workers.all())
-    incarnations = _incarnations(workers, inbox)
-    past_attempts = _past_attempts(job)
-    return core.SubjectState(
+        return state, Loaded(incident, causes, actions)
+    workers = list(job.workers.select_related("incarnation").defer("environment", "checks", "checks_at"))
+    incarnations = _incarnations(job, workers, inbox)
+    attempts = list(Attempt.objects.filter(job=job).order_by("-n")[: PAST_ATTEMPTS + 1])
+    past_attempts = _past_attempts(job, attempts, workers)
+    state = core.SubjectState(
         subject=subject,
         decision_n=held.decision_n + 1,
         job=job_state(job, workers, is_cause_open=_is_cause_open(job, past_attempts)),
-        attempt=_attempt(job, incarnations),
+        attempt=_attempt(job, attempts, incarnations),
         incarnations=incarnations,
         order=_order(job, workers),
         checkpoints=tuple(
@@ -98,8 +120,8 @@ def load_state(held: Subject, inbox: tuple[CoreSignal, ...], *, now: datetime) -
             )
             for row in Checkpoint.objects.filter(job=job).order_by("-step", "-id")[:NEWEST_CHECKPOINTS]
         ),
-        incident=_incident(incident),
-        actions=_actions(incident),
+        incident=_incident(incident, causes),
+        actions=_actions(actions),
         held_back=_held_back(incident),
         past_attempts=past_attempts,
         world=_world(held, now, is_failing=_is_failing(job, inbox)),
@@ -109,17 +131,21 @@ def load_state(held: Subject, inbox: tuple[CoreSignal, ...], *, now: datetime) -
         gpus=job.world_size * job.gpus_per_worker,
         next_look_at=held.next_look_at,
     )
+    return state, Loaded(incident, causes, actions, {WorkerKey(row.role, row.index): row for row in workers})
 
 
-def present_incident(held: Subject) -> Incident | None:
-    """The open incident of a subject, else the newest one that is resolved and not closed yet."""
+def _present_incident(held: Subject) -> tuple[Incident | None, tuple[str, ...]]:
+    """The open incident of a subject, else the newest one that is resolved and not closed yet; its causes."""
     open_words = [str(state) for state in OPEN_INCIDENT_STATES]
-    return (
+    causes = Cause.objects.filter(incident=OuterRef("pk")).order_by("id").values("category")
+    incident = (
         Incident.objects.filter(subject=held)
         .filter(Q(state__in=open_words) | Q(state=IncidentState.RESOLVED))
+        .annotate(categories=ArraySubquery(causes))
         .order_by(Case(When(state=IncidentState.RESOLVED, then=1), default=0), "-id")
         .first()
     )
+    return (incident, tuple(incident.categories)) if incident is not None else (None, ())
 
 
 def _is_cause_open(job: Job, past: tuple[core.PastAttempt, ...]) -> bool:
@@ -166,9 +192,12 @@ def _worker(row: Worker) -> WorkerState:
     )
 
 
-def _incarnations(workers: list[Worker], inbox: tuple[CoreSignal, ...]) -> tuple[core.IncarnationView, ...]:
+def _incarnations(
+    job: Job, workers: Sequence[Worker], inbox: tuple[CoreSignal, ...]
+) -> tuple[core.IncarnationView, ...]:
     """Present incarnations, and the ended ones that the inbox speaks of; by row id."""
-    current = {row.incarnation_id for row in workers if row.incarnation_id}
+    rows = {row.incarnation.pk: row.incarnation for row in workers if row.incarnation is not None}
+    current = frozenset(rows)
     spoken_of = {signal.incarnation for signal in inbox if signal.incarnation}
     spoken_of |= {life for signal in inbox if (life := whole_number(signal.data.get("replaces"))) is not None}
     pods = {
@@ -176,10 +205,10 @@ def _incarnations(workers: list[Worker], inbox: tuple[CoreSignal, ...]) -> tuple
         for signal in inbox
         if signal.kind is SignalKind.INCARNATION_ENDED and signal.incarnation is None
     }
+    if pods or not spoken_of <= current:
+        others = Incarnation.objects.filter(Q(pk__in=spoken_of) | Q(pod_uid__in=pods), worker__job=job)
+        rows |= {row.pk: row for row in others.exclude(pk__in=current)}
     keys = {row.pk: WorkerKey(row.role, row.index) for row in workers}
-    rows = Incarnation.objects.filter(
-        Q(pk__in=current | spoken_of) | Q(pod_uid__in=pods), worker__in=workers
-    ).order_by("id")
     return tuple(
         core.IncarnationView(
             id=row.pk,
@@ -200,15 +229,18 @@ def _incarnations(workers: list[Worker], inbox: tuple[CoreSignal, ...]) -> tuple
             step_at=row.step_at,
             step_seconds=row.step_seconds,
         )
-        for row in rows
+        for _, row in sorted(rows.items())
     )
 
 
-def _attempt(job: Job, incarnations: tuple[core.IncarnationView, ...]) -> core.AttemptView | None:
-    rows = list(Attempt.objects.filter(job=job, n__in=[job.attempt, job.attempt - 1]).order_by("-n"))
-    if not rows or rows[0].n != job.attempt:
+def _attempt(
+    job: Job, attempts: Sequence[Attempt], incarnations: tuple[core.IncarnationView, ...]
+) -> core.AttemptView | None:
+    """The present attempt; ``attempts`` are the job's newest, newest first."""
+    by_number = {row.n: row for row in attempts}
+    row, before = by_number.get(job.attempt), by_number.get(job.attempt - 1)
+    if row is None:
         return None
-    row = rows[0]
     present = [view for view in incarnations if view.is_current and row.n in view.attempts]
     fresh = [
         view for view in present if view.step is not None and view.step_at and view.step_at >= row.started_at
@@ -226,11 +258,11 @@ def _attempt(job: Job, incarnations: tuple[core.IncarnationView, ...]) -> core.A
         step_seconds=max(
             (view.step_seconds for view in fresh if view.step_seconds is not None), default=None
         ),
-        end_step=rows[1].last_step if len(rows) > 1 else None,
+        end_step=before.last_step if before is not None else None,
     )
 
 
-def _order(job: Job, workers: list[Worker]) -> core.OrderView | None:
+def _order(job: Job, workers: Sequence[Worker]) -> core.OrderView | None:
     row = Order.objects.filter(job=job).order_by("-sequence").first()
     if row is None:
         return None
@@ -246,7 +278,7 @@ def _order(job: Job, workers: list[Worker]) -> core.OrderView | None:
     )
 
 
-def _incident(row: Incident | None) -> core.IncidentView | None:
+def _incident(row: Incident | None, causes: tuple[str, ...]) -> core.IncidentView | None:
     if row is None:
         return None
     return core.IncidentView(
@@ -256,7 +288,7 @@ def _incident(row: Incident | None) -> core.IncidentView | None:
         severity=Severity(row.severity),
         rung=row.rung,
         tries=row.tries,
-        causes=tuple(row.causes.values_list("category", flat=True)),
+        causes=causes,
         attempt=row.attempt,
         waiting_for=WaitingFor(row.waiting_for) if row.waiting_for else None,
         resolved_at=row.resolved_at,
@@ -268,17 +300,21 @@ def _incident(row: Incident | None) -> core.IncidentView | None:
     )
 
 
-def _actions(incident: Incident | None) -> tuple[core.ActionView, ...]:
+def _open_actions(incident: Incident | None) -> dict[str, Action]:
     if incident is None:
-        return ()
+        return {}
     rows = (
         Action.objects.select_for_update(no_key=True)
         .filter(incident=incident, state__in=[str(state) for state in OPEN_ACTION_STATES])
         .order_by("id")
     )
+    return {str(row.uid): row for row in rows}
+
+
+def _actions(rows: Mapping[str, Action]) -> tuple[core.ActionView, ...]:
     return tuple(
         core.ActionView(
-            uid=str(row.uid),
+            uid=uid,
             kind=ActionKind(row.kind),
             target=row.target,
             generation=row.generation,
@@ -289,7 +325,7 @@ def _actions(incident: Incident | None) -> tuple[core.ActionView, ...]:
             sequence=row.content.get("sequence"),
             data=row.content,
         )
-        for row in rows
+        for uid, row in rows.items()
     )
 
 
@@ -309,11 +345,18 @@ def _held_back(incident: Incident | None) -> tuple[core.HeldBack, ...]:
     )
 
 
-def _past_attempts(job: Job) -> tuple[core.PastAttempt, ...]:
-    counts = {count.attempt: count for count in job.failure_counts.select_related("worker__incarnation")}
-    rows = Attempt.objects.filter(job=job, ended_at__isnull=False).order_by("-n")[:PAST_ATTEMPTS]
+def _past_attempts(
+    job: Job, attempts: Sequence[Attempt], workers: Sequence[Worker]
+) -> tuple[core.PastAttempt, ...]:
+    """The newest attempts that ended, oldest first; ``attempts`` are the newest of all, newest first."""
+    ended = [row for row in attempts if row.ended_at is not None][:PAST_ATTEMPTS]
+    if not ended:
+        return ()
+    keys = {row.pk: WorkerKey(row.role, row.index) for row in workers}
+    told = FailureCount.objects.filter(job=job, attempt__gte=ended[-1].n)
+    counts = {count.attempt: count for count in told}
     past = []
-    for row in reversed(rows):
+    for row in reversed(ended):
         count = counts.get(row.n)
         past.append(
             core.PastAttempt(
@@ -322,7 +365,7 @@ def _past_attempts(job: Job) -> tuple[core.PastAttempt, ...]:
                 ended_at=row.ended_at or row.started_at,
                 end_cause=row.end_cause,
                 counted=row.is_counted,
-                worker=WorkerKey(count.worker.role, count.worker.index) if count else None,
+                worker=keys[count.worker_id] if count else None,
                 node=count.node_name if count else "",
                 last_step=row.last_step,
                 resumed_from_step=row.resumed_from_step,
