@@ -115,12 +115,12 @@ class JobState:
     @property
     def active(self) -> tuple[WorkerState, ...]:
         """Workers of the present world: what "max" and "every" mean."""
-        return tuple(worker for worker in self.workers if not worker.retired)
+        return tuple([worker for worker in self.workers if not worker.retired])
 
     @property
     def present(self) -> tuple[WorkerState, ...]:
         """Active workers that have not finished and left."""
-        return tuple(worker for worker in self.workers if worker.is_present)
+        return tuple([worker for worker in self.workers if not (worker.retired or worker.departed)])
 
     @property
     def is_terminal(self) -> bool:
@@ -130,7 +130,8 @@ class JobState:
     @property
     def is_over_budget(self) -> bool:
         """Whether a worker has more retries than the user allows. Reads the workers, not the job's count."""
-        return any(worker.retries > self.max_retry for worker in self.active)
+        most = self.max_retry  # asked after each message of each worker: no tuple is made for it
+        return any(worker.retries > most and not worker.retired for worker in self.workers)
 
     @property
     def is_held(self) -> bool:
