@@ -14,7 +14,7 @@ from django.urls import reverse
 from apps.access.clock import database_now
 from apps.incidents import metrics
 from apps.incidents.models import InboxEntry, Subject
-from apps.incidents.services import deciding, people, ticking
+from apps.incidents.services import deciding, people, reserving, ticking
 from recovery import decide as core
 from recovery.errors import SubjectBusy
 from tests import factories
@@ -36,7 +36,7 @@ def poisoned(monkeypatch: pytest.MonkeyPatch) -> Iterator[PlayedJob]:
             raise ValueError("a value that nobody foresaw")
         return real(state, *rest)
 
-    monkeypatch.setattr(deciding, "decide", decide)
+    monkeypatch.setattr(reserving, "decide", decide)
     yield job
     monkeypatch.undo()
 
@@ -110,7 +110,7 @@ def test_database_that_is_away_is_no_fault_of_the_subject(
     def away(*_: Any) -> Any:
         raise OperationalError("server closed the connection unexpectedly")
 
-    monkeypatch.setattr(deciding, "decide", away)
+    monkeypatch.setattr(reserving, "decide", away)
     with pytest.raises(OperationalError):
         poisoned.decide()
     assert poisoned.subject.failures == 0
