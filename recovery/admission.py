@@ -32,6 +32,8 @@ from recovery.ladder import fraction
 _ROUNDING = 1e-9
 # A restore that should have ended by now is expected to take this share of its length more.
 _OVERDUE_SHARE = 0.05
+# What a calendar can hold: an end that it has not would stop the queue for all.
+_LONGEST_SECONDS = 366 * 86_400.0
 # A start that waits for tokens is looked at when they are there, and a microsecond later at the earliest.
 _LEAST_WAIT = timedelta(microseconds=1)
 
@@ -190,17 +192,27 @@ def check(policy: AdmissionPolicy) -> None:
 
 
 def join(queue: Queue, restart: Restart) -> Queue:
-    """The queue with one more that waits; a job that waits already is replaced by what is known now.
+    """The queue with one more that waits; what was known of the same job is replaced.
 
-    Raises BadInput for a restart that could never end.
+    One that still reads has died while it read: it gives that back, and waits anew.
+
+    Raises BadInput for a restart that could never end, or whose tokens no bucket could count.
     """
     if not (restart.bytes >= 0 and restart.bytes_per_second > 0 and math.isfinite(restart.bytes)):
         raise BadInput(
             f"{restart.job}: {restart.bytes:g} bytes at {restart.bytes_per_second:g} bytes/s cannot be read back"
         )
+    if restart.bytes > restart.bytes_per_second * _LONGEST_SECONDS:
+        raise BadInput(
+            f"{restart.job}: {restart.bytes:g} bytes at {restart.bytes_per_second:g} bytes/s take over a year"
+        )
+    for name, amount in restart.tokens.items():
+        if not (amount >= 0 and math.isfinite(amount)):
+            raise BadInput(f"{restart.job}: {amount:g} tokens of {name} cannot be spent")
     waiting = [each for each in queue.waiting if each.job != restart.job]
     bisect.insort(waiting, restart, key=_order)
-    return replace(queue, waiting=tuple(waiting))
+    reading = tuple(each for each in queue.reading if each.restart.job != restart.job)
+    return replace(queue, waiting=tuple(waiting), reading=reading)
 
 
 def ended(queue: Queue, jobs: Iterable[str]) -> Queue:

@@ -18,6 +18,11 @@ def put(rules: RuleSet) -> str:
     return rules.digest
 
 
+def is_known(digest: str) -> bool:
+    """Whether the rules of this digest are here: else ``find`` gives others."""
+    return not digest or digest in _KNOWN
+
+
 def find(digest: str) -> RuleSet:
     """The rules of this digest; the built-in ones for "" and for a digest that is not known any more."""
     return _KNOWN.get(digest) or builtin_rules()

@@ -63,6 +63,33 @@ def test_other_policy_and_other_row_are_found(played: PlayedJob) -> None:
     assert "outcome.rule was 'another'" in str(different[0])
 
 
+def test_decision_that_cannot_be_read_is_a_difference_and_not_the_end_of_the_replay(
+    played: PlayedJob,
+) -> None:
+    first = Decision.objects.earliest("n")
+    first.state_before["subject"]["kind"] = "planet"
+    first.save(update_fields=["state_before"])
+    count, different = replay_after(0)
+    assert count == played.subject.decision_n
+    assert [each.n for each in different] == [first.n]
+    assert different[0].places == (
+        "cannot be replayed: SubjectState.subject.kind: 'planet' is no SubjectKind",
+    )
+
+
+def test_difference_under_rules_that_are_not_known_any_more_says_so(played: PlayedJob) -> None:
+    """What a policy was is kept, and of its rules only the digest: another release may have others."""
+    last = Decision.objects.latest("n")
+    assert last.policy is not None
+    last.policy.content["rules"] = "0" * 12
+    last.policy.save(update_fields=["content"])
+    assert replay_after(0)[1] == [], "the same comes out, so nothing is said"
+    last.outcome["rule"] = "another"
+    last.save(update_fields=["outcome"])
+    (different,) = replay_after(0)[1]
+    assert different.places[-1] == "its rules 000000000000 are not known here: judged by those of today"
+
+
 def test_differences_name_the_place() -> None:
     found = list(differences({"a": [1, {"b": 2}], "c": 3}, {"a": [1, {"b": 4}], "d": 3}, "x"))
     assert found == ["x.a[1].b was '2', is '4'", "x.c is gone", "x.d is new"]

@@ -187,6 +187,27 @@ def test_restart_that_could_never_end_is_refused(overrides: dict[str, float]) ->
         join(Queue(), restart("bad", **overrides))
 
 
+@pytest.mark.parametrize("amount", [math.inf, math.nan, -1.0])
+def test_start_that_would_break_a_bucket_for_all_is_refused(amount: float) -> None:
+    with pytest.raises(BadInput, match="tokens"):
+        join(Queue(), restart("bad", tokens={Dependency.API_SERVER: amount}))
+
+
+def test_restart_whose_end_no_calendar_has_is_refused_and_holds_up_nobody() -> None:
+    with pytest.raises(BadInput, match="a year"):
+        join(waiting(restart("good")), restart("bad", bytes=1e12, bytes_per_second=1e-3))
+
+
+def test_job_that_dies_while_it_reads_waits_anew_and_gives_back_what_it_read_with() -> None:
+    policy = replace(POLICY, store_bytes_per_second=1 * GB)
+    reading = admit(waiting(restart("a")), NOW, policy).queue
+    assert [each.restart.job for each in reading.reading] == ["a"]
+    again = join(reading, restart("a", waits_since=at(5), not_before=at(5)))
+    assert again.reading == ()
+    admission = admit(again, at(5), policy)
+    assert [each.job for each in admission.admitted] == ["a"], "it does not wait for itself"
+
+
 @pytest.mark.parametrize(
     "policy",
     [

@@ -17,6 +17,8 @@ from apps.incidents.models import Decision
 from apps.incidents.policy import current_policy
 from recovery import decide as core
 from recovery.decide import Policy, decide
+from recovery.errors import BadInput
+from recovery.rules import registry
 from recovery.serialize import (
     decision_from_plain,
     inbox_from_plain,
@@ -55,11 +57,14 @@ def stored_policy(decision: Decision) -> Policy | None:
 def replay(decision: Decision, policy: Policy | None = None) -> Difference | None:
     """Make a stored decision again. None when nothing differs.
 
-    What was stored must also read back as the records that it was written from.
+    What was stored must also read back as the records that it was written from. Of a policy's rules only the digest
+    is kept: where they are not known here, a difference may be theirs, and says so.
 
     Args:
         policy: None = the one that was in force then (where that was not kept, the present one). Another one
             answers what it would do; that its version differs is no difference.
+    Raises:
+        BadInput: What was stored cannot be read.
     """
     was = stored_policy(decision)
     policy = policy or was or current_policy()
@@ -75,11 +80,14 @@ def replay(decision: Decision, policy: Policy | None = None) -> Difference | Non
     ]
     if not places:
         return None
+    places = places[:MOST_PLACES]
+    if not registry.is_known(policy.rules):
+        places.append(f"its rules {policy.rules} are not known here: judged by those of today")
     return Difference(
         decision_id=decision.pk,
         subject=str(decision.subject),
         n=decision.n,
-        places=tuple(places[:MOST_PLACES]),
+        places=tuple(places),
         at=decision.at,
         was=in_short(stored),
         comes_out=in_short(again),
@@ -119,11 +127,25 @@ def decisions_of(*, subject: str = "", since: datetime | None = None) -> QuerySe
 
 
 def replay_all(decisions: QuerySet[Decision], policy: Policy | None = None) -> tuple[int, list[Difference]]:
-    """Make these decisions again. Returns how many there were, and what differs. ``policy`` as in ``replay``."""
+    """Make these decisions again. Returns how many there were, and what differs. ``policy`` as in ``replay``.
+
+    One that cannot be read is a difference too.
+    """
     count, found = 0, []
     for decision in decisions.iterator(100):
         count += 1
-        if (difference := replay(decision, policy)) is not None:
+        try:
+            difference = replay(decision, policy)
+        except BadInput as error:
+            difference = Difference(
+                decision_id=decision.pk,
+                subject=str(decision.subject),
+                n=decision.n,
+                places=(f"cannot be replayed: {error}",),
+                at=decision.at,
+                was=decision.rule,
+            )
+        if difference is not None:
             found.append(difference)
     return count, found
 
