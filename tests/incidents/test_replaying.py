@@ -10,6 +10,7 @@ from apps.incidents.models import Decision, PolicyVersion
 from apps.incidents.policy import current_policy
 from apps.incidents.services.deciding import decide_subject
 from apps.incidents.services.replaying import differences, replay_after, stored_policy
+from recovery.rules import registry
 from recovery.serialize import fingerprint
 from recovery.signals import SignalKind
 from tests import factories
@@ -88,6 +89,17 @@ def test_difference_under_rules_that_are_not_known_any_more_says_so(played: Play
     last.save(update_fields=["outcome"])
     (different,) = replay_after(0)[1]
     assert different.places[-1] == "its rules 000000000000 are not known here: judged by those of today"
+
+
+def test_rules_of_today_are_known_to_a_process_that_only_replays(
+    played: PlayedJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`replay --policy stored` asks for no policy of today, and the operator's rules are of today."""
+    monkeypatch.setattr(registry, "_KNOWN", {})
+    assert replay_after(0)[1] == []
+    policy = Decision.objects.latest("n").policy
+    assert policy is not None
+    assert registry.is_known(policy.content["rules"])
 
 
 def test_differences_name_the_place() -> None:

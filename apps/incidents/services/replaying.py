@@ -66,8 +66,9 @@ def replay(decision: Decision, policy: Policy | None = None) -> Difference | Non
     Raises:
         BadInput: What was stored cannot be read.
     """
+    present = current_policy()  # in any case: it makes the rules of today known
     was = stored_policy(decision)
-    policy = policy or was or current_policy()
+    policy = policy or was or present
     if was is not None:
         policy = replace(policy, version=was.version)
     state, inbox = state_from_plain(decision.state_before), inbox_from_plain(decision.inbox)
