@@ -267,6 +267,7 @@ def _troubleshooting(draft: Draft) -> None:
             stuck_restarts=stuck_restarts,
             stuck_step=stuck_step,
             diagnosis=draft.diagnose()[0],
+            rebuilt=_rebuilt(draft, verdict.worker),
         ),
         draft.policy,
         draft.seed,
@@ -283,6 +284,15 @@ def _troubleshooting(draft: Draft) -> None:
     else:
         draft.raise_severity(Severity.HIGH)
         draft.bring_incident(IncidentState.NEEDS_PERSON, choice.why)
+
+
+def _rebuilt(draft: Draft, worker: str) -> str:
+    """The worker, when its present life has begun since the attempt that failed; else ""."""
+    is_new = any(
+        str(view.worker) == worker and view.is_current and draft.failed_attempt not in view.attempts
+        for view in draft.before.incarnations
+    )
+    return worker if is_new and draft.failed_attempt is not None else ""
 
 
 def _wait_or_recover(draft: Draft, choice: Choice) -> None:

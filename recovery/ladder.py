@@ -32,6 +32,7 @@ class Situation:
     stuck_restarts: int = 0  # attempts in a row that ended at the same step
     stuck_step: int | None = None
     diagnosis: Diagnosis | None = None  # what the whole evidence says, where there is any
+    rebuilt: str = ""  # the worker that failed, where its container is a new one since
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,8 +129,9 @@ _NOT_TO_BE_HAD = {
 }
 
 
-def _wanted(diagnosis: Diagnosis | None) -> tuple[tuple[Remedy, ...], str]:
+def _wanted(situation: Situation) -> tuple[tuple[Remedy, ...], str]:
     """What the verdict asks for beside a restart, refused where it is not installed, and a note of what is done."""
+    diagnosis = situation.diagnosis
     if diagnosis is None or not diagnosis.is_strong:
         return (), ""
     verdict = diagnosis.verdict
@@ -140,11 +142,13 @@ def _wanted(diagnosis: Diagnosis | None) -> tuple[tuple[Remedy, ...], str]:
     kind = _NOT_TO_BE_HAD.get(verdict.remedy)
     if kind is None or kind in INSTALLED_ACTIONS:
         return (), found
+    if kind is ActionKind.RESTART_CONTAINER and situation.rebuilt:
+        return (), f"{found}; the container of {situation.rebuilt} is a new one already"
     words = str(kind).replace("_", " ")
     does = "waits and restarts in place" if kind is ActionKind.WAIT_SHARED else "restarts in place"
     return (
         _refusal(kind, found),
-    ), f"{found} asks for {words}, which is not installed, so the desk {does} instead"
+    ), f"{found}. That asks for {words}, which is not installed, so the desk {does} instead"
 
 
 def _shared_wait(situation: Situation, policy: Policy, seed: str) -> float:
@@ -176,17 +180,18 @@ def _restart_in_place(situation: Situation, policy: Policy, seed: str) -> Choice
     if situation.checks_failed:
         notes.append("; ".join(situation.checks_failed))
     what = _WHAT_IS_SO.get(situation.category, "All workers are there")
-    refused, note = _wanted(situation.diagnosis)
-    if note:
-        notes.append(note)
+    refused, note = _wanted(situation)
     why = f"{what} and {clean}: restart in place ({', '.join(notes)})"
+    if note:
+        why += f". {note}"
     wait = backoff_seconds(situation.failures_in_window, policy, seed)
     if wait:
         why += f"; failure {situation.failures_in_window} in the window, so it waits {wait:.1f} s"
     elif wait := _shared_wait(situation, policy, seed):
         why += f"; so it waits {wait:.1f} s"
+    rebuilt = f"the container of {situation.rebuilt} is a new one already" if situation.rebuilt else ""
     considered = {
-        "restart_container": "dearer, and nothing speaks against the environment",
+        "restart_container": rebuilt or "dearer, and nothing speaks against the environment",
         "hold_node": "no failed hardware check, no device error",
         "stop_job": "the budget is not used up, and it is not the same step again and again",
     } | {str(remedy.kind): f"{remedy.refused_because}: {remedy.why}" for remedy in refused}

@@ -233,7 +233,14 @@ class Desk:
         seen_at = fields.pop("seen_at", self.now)
         if source is Source.WATCH:
             self._see_life(life.id, ended_at=seen_at, is_running=False)
-        data = {"pod_uid": life.pod_uid, "restart": 0, "cause": str(cause), "exit_code": None, "reason": ""}
+        reason = fields.pop("reason", "")
+        data = {
+            "pod_uid": life.pod_uid,
+            "restart": 0,
+            "cause": str(cause),
+            "exit_code": None,
+            "reason": reason,
+        }
         return self.signal(
             SignalKind.INCARNATION_ENDED, source, data, worker=life.worker, incarnation=life.id,
             seen_at=seen_at, **fields,

@@ -67,12 +67,34 @@ def test_device_error_wants_the_machine_isolated_and_says_what_is_done_instead()
     ]
     restart = desk.wanted(ActionKind.RESTART_PROCESS)
     assert (
-        "asks for hold node, which is not installed, so the desk restarts in place instead" in restart[0].why
+        ". That asks for hold node, which is not installed, so the desk restarts in place instead"
+        in restart[0].why
     )
     diagnosis = desk.incident.verdict["diagnosis"]
     assert (diagnosis["category"], diagnosis["blame"]) == ("gpu_lost", "node")
     assert diagnosis["evidence"][0]["text"] == XID_79
     assert diagnosis["exit"].startswith("Have the hardware inspected")
+
+
+def test_container_that_was_made_anew_is_not_asked_for_again() -> None:
+    desk = training()
+    desk.end_pod(0, reason="Deleted")
+    desk.decide()
+    desk.stopped(1, 2)
+    desk.decide()
+    desk.enrol(0)
+    desk.decide()
+    desk.boot_check(0)
+    desk.decide()
+    desk.stopped(0, 1, 2)
+    desk.decide()
+    assert desk.incident.verdict["diagnosis"]["remedy"] == "restart_container"
+    assert not desk.wanted(ActionKind.RESTART_CONTAINER)
+    restart = desk.wanted(ActionKind.RESTART_PROCESS)[0]
+    assert restart.why.endswith("; the container of worker 0 is a new one already")
+    assert "not installed" not in restart.why
+    considered = {each.remedy: each.refused_because for each in desk.last.considered}
+    assert considered["restart_container"] == "the container of worker 0 is a new one already"
 
 
 def test_shared_dependency_in_trouble_waits_from_the_first_failure_on_and_blames_no_node() -> None:
