@@ -23,6 +23,7 @@ POSTS_WITH_EXAMPLES = {
     "/api/v1/jobs/{job_id}/stop/": 202,
     "/api/v1/incidents/{incident_id}/acknowledge/": 200,
     "/api/v1/incidents/{incident_id}/resolve/": 200,
+    "/api/v1/rules/try/": 200,
 }
 
 
