@@ -90,7 +90,9 @@ def _values(fault: Fault, given: Mapping[str, Any]) -> dict[str, Any]:
         value = given.get(parameter.name)
         if value is None:
             if parameter.required:
-                raise FaultRefused("bad-parameter", f"{fault.name} needs {parameter.name}", 400)
+                raise FaultRefused(
+                    "bad-parameter", f"{fault.name} needs {parameter.name}: {parameter.sentence}", 400
+                )
             value = parameter.default
         elif not _is_of_kind(value, parameter.kind):
             text = f"{parameter.name} must be {parameter.kind}, not {value!r}"
@@ -126,7 +128,10 @@ def _worker(cluster: Cluster, values: Mapping[str, Any]) -> PodWorker:
         raise FaultRefused("no-such-job", f"no job {namespace}/{job}", 404) from None
     found = [w for w in cluster.pod_workers() if w.job == (namespace, job) and w.index == index]
     if not found:
-        raise FaultRefused("no-such-pod", f"job {namespace}/{job} has no pod with index {index} on a node")
+        present = sorted({w.index for w in cluster.pod_workers() if w.job == (namespace, job)})
+        there = f"there are {', '.join(map(str, present))}" if present else "it has none at all"
+        text = f"job {namespace}/{job} has no pod with index {index} on a node; {there}"
+        raise FaultRefused("no-such-pod", text)
     running = [worker for worker in found if worker.processes()]
     return max(running or found, key=lambda worker: worker.started_at)
 
