@@ -414,10 +414,7 @@ def test_action_shows_what_each_option_costs_and_how_that_is_known(operator: Cli
     assert priced is not None
     Action.objects.filter(incident=incident, kind="restart_process").update(price=priced.as_plain())
     text = text_of(operator.get(f"/incidents/{incident.pk}/"))
-    assert (
-        "Costs: restart process 15 GPU-hours (estimated); restart container 22 GPU-hours (assumed)"
-        in text
-    )
+    assert "Costs: restart process 15 GPU-hours (estimated); restart container 22 GPU-hours (assumed)" in text
 
 
 def test_money_is_shown_only_where_a_price_is_given(operator: Client, settings: Settings) -> None:
