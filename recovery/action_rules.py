@@ -6,7 +6,7 @@ from recovery import wording
 from recovery.decision_prices import price_of_restart
 from recovery.draft import Draft
 from recovery.ladder import Choice, Situation, choose
-from recovery.lifecycle import ActionKind, ActionState, IncidentState, Severity
+from recovery.lifecycle import HARMFUL_ACTIONS, ActionKind, ActionState, IncidentState, Severity
 from recovery.phases import MessagePhase, MessageType, Phase, WorkerState
 from recovery.records import ActionView, Mode
 
@@ -72,7 +72,9 @@ def settle_deadlines(draft: Draft) -> None:
         if action.deadline is None or draft.now < action.deadline:
             continue
         if action.state is ActionState.VERIFYING:
-            draft.change_action(action, ActionState.FAILED, "its effect was not seen by the deadline")
+            is_harmful = action.kind in HARMFUL_ACTIONS
+            end = ActionState.UNKNOWN if is_harmful else ActionState.FAILED
+            draft.change_action(action, end, "its effect was not seen by the deadline")
         elif action.state is ActionState.READY:
             draft.change_action(
                 action,
@@ -88,6 +90,13 @@ def settle_deadlines(draft: Draft) -> None:
         if action.kind is ActionKind.STOP_JOB and draft.incident.is_open:
             why = "The job could not be suspended: suspend it by hand"
             ask(draft, why)
+        elif action.state is ActionState.UNKNOWN and draft.incident.is_open:
+            words = str(action.kind).replace("_", " ")
+            ask(
+                draft,
+                f"Whether {words} of {action.target} happened is not known, and it is never repeated by machine: "
+                "look at it, then decide",
+            )
         elif action.kind is ActionKind.RESTART_PROCESS and action.sequence is None:
             draft.restart_failed = draft.restart_failed or "it could not be sent"
 

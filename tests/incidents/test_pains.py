@@ -95,6 +95,20 @@ def test_suspend_whose_answer_was_lost_is_looked_for_and_not_repeated() -> None:
     assert len(cluster.writes) == 1
 
 
+def test_reboot_whose_executor_died_is_looked_for_and_never_sent_again() -> None:
+    """R20: nobody knows whether it went out before the executor died."""
+    played = fail_over_budget()
+    stop = Action.objects.get(incident__job=played.job, kind="stop_job")
+    past = database_now() - timedelta(seconds=1)
+    for kind in ("reboot_node", "stop_job"):
+        Action.objects.filter(pk=stop.pk).update(
+            kind=kind, state="running", try_n=1, lease_until_at=past, lease_owner="gone"
+        )
+        again = acting.recover_lapsed(now=database_now())
+        stop.refresh_from_db()
+        assert (stop.state, again) == (("verifying", []) if kind == "reboot_node" else ("ready", [stop.pk]))
+
+
 def test_node_that_is_not_ready_for_a_moment_opens_nothing_while_training_steps() -> None:
     """R24: a status of the node alone is no death of its workers."""
     played = training()

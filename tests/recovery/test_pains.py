@@ -7,6 +7,8 @@ from datetime import timedelta
 
 from recovery.evidence import fact_of_end
 from recovery.lifecycle import (
+    ACTION_RULES,
+    ACTION_TABLE,
     ENDED_ACTION_STATES,
     INSTALLED_ACTIONS,
     ActionKind,
@@ -276,3 +278,77 @@ def test_resolve_that_is_refused_takes_nothing_back() -> None:
     assert desk.log[-1].use_of(resolve) is Use.REFUSED
     assert decision.action_changes == ()
     assert desk.incident.state is before
+
+
+def test_what_came_before_a_persons_word_does_not_undo_it() -> None:
+    """R3: who resolves is a fact with a time, and older evidence never overrides it."""
+    desk = started(max_retry=9)
+    desk.kill(0)
+    desk.decide()
+    desk.recover()
+    desk.now += timedelta(seconds=5)
+    desk.signal(SignalKind.PERSON_RESOLVE, Source.PERSON, {"by": "ann", "reason": "seen to it"})
+    desk.decide()
+    counts, wanted = list(desk.counts), len(desk.log)
+    assert desk.incident.state is IncidentState.RESOLVED
+    desk.now += timedelta(seconds=5)
+    desk.kill(1, sequence=2, seen_at=START + timedelta(seconds=1))
+    desk.end_life(desk.life(2), EndCause.DELETED, source=Source.HOOK, seen_at=START + timedelta(seconds=1))
+    desk.signal(
+        SignalKind.ALERT, Source.ALERTMANAGER, {"labels": {"alertname": "TrainingStalled"}}, seen_at=START
+    )
+    desk.decide()
+    assert desk.incident.state is IncidentState.RESOLVED
+    assert desk.counts == counts
+    assert not any(seen.decision.actions for seen in desk.log[wanted:])
+
+
+def test_reboot_whose_outcome_is_unknown_is_asked_about_and_not_repeated() -> None:
+    """R20: of a harmful action nobody knows, a machine does not do it again."""
+    desk = started(max_retry=9)
+    desk.kill(0)
+    desk.decide()
+    reboot = ActionView(
+        "reboot", ActionKind.REBOOT_NODE, "gpu-r01-01", 99, ActionState.VERIFYING, try_n=1,
+        deadline=desk.now + timedelta(seconds=1),
+    )  # fmt: skip
+    desk.state = replace(desk.state, actions=(*desk.state.actions, reboot))
+    desk.now += timedelta(seconds=2)
+    desk.signal(SignalKind.LOOK, Source.DESK)
+    desk.decide()
+    assert desk.ended_actions["reboot"].state is ActionState.UNKNOWN
+    assert not desk.wanted(ActionKind.REBOOT_NODE)
+    assert "reboot node" in desk.wanted(ASK)[-1].why
+    assert desk.incident.state is IncidentState.NEEDS_PERSON
+
+
+def test_each_worker_and_each_cause_has_a_counter_of_its_own() -> None:
+    """R38: the job's is the highest of its workers', and what never counts is in none."""
+    desk = started(max_retry=9)
+    desk.kill(0)
+    desk.decide()
+    desk.recover()
+    desk.kill(1)
+    desk.decide()
+    assert (desk.retries, desk.job.recover_count) == ("1:2:1", 2)
+    desk.recover()
+    before = desk.retries
+    desk.end_pod(2, EndCause.PREEMPTED)
+    desk.decide()
+    assert (desk.retries, desk.job.recover_count) == (before, 2)
+    assert [(index, cause) for _, index, cause in desk.counts] == [
+        (0, "process_killed"),
+        (1, "process_killed"),
+    ]
+
+
+def test_action_has_four_ends_that_differ_and_none_is_left_again() -> None:
+    """R19: done, failed for good, refused and unknown are not one word, and a try that may be repeated is no end."""
+    ends = {ActionState.DONE, ActionState.FAILED, ActionState.REFUSED, ActionState.UNKNOWN}
+    assert ends < ENDED_ACTION_STATES
+    assert not [state for state in ENDED_ACTION_STATES if ACTION_TABLE.get(state)]
+    for state in (ActionState.RUNNING, ActionState.VERIFYING):
+        assert {ActionState.READY, ActionState.DONE, ActionState.FAILED, ActionState.UNKNOWN} <= ACTION_TABLE[
+            state
+        ]
+    assert all(rule.deadline for rule in ACTION_RULES.values())

@@ -30,7 +30,7 @@ from apps.incidents.wake import wake_subjects
 from apps.jobs.models import Pod
 from recovery.decide import Mode
 from recovery.errors import ClusterError, ClusterRefused, ClusterUnavailable, PreconditionFailed
-from recovery.lifecycle import OPEN_INCIDENT_STATES, ActionKind, ActionState, TryOutcome
+from recovery.lifecycle import HARMFUL_ACTIONS, OPEN_INCIDENT_STATES, ActionKind, ActionState, TryOutcome
 from recovery.ports import Cluster, SuspendOutcome
 from recovery.signals import SignalKind, Source
 
@@ -332,7 +332,8 @@ def _effect_of(action: Action) -> str | None:
 def recover_lapsed(*, now: datetime) -> list[int]:
     """Give back actions whose lease ran out: their executor died or slept.
 
-    All installed kinds are safe to repeat. One whose go was recorded is being verified, not sent again.
+    One whose go was recorded is being verified, not sent again; so is a harmful one, of which nobody knows
+    whether it was sent.
 
     Returns:
         Ids of actions that may be claimed again.
@@ -359,6 +360,7 @@ def recover_lapsed(*, now: datetime) -> list[int]:
                 outcome=TryOutcome.AMBIGUOUS,
                 detail=f"lease of {action.lease_owner} ran out; its effect is looked for before another try",
             )
+            was_sent = was_sent or action.kind in HARMFUL_ACTIONS
             action.state = ActionState.VERIFYING if was_sent else ActionState.READY
             action.lease_until_at = None
             action.lease_owner = ""
