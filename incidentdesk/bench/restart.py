@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from apps.incidents.models import Signal
+from apps.incidents.models import Decision, Signal
 from apps.jobs.models import Job, Order
 from incidentdesk.drills import job_view as view
 from incidentdesk.drills.field import Field, expect, wait_for
@@ -24,17 +24,25 @@ WORKERS = 3
 STEP_SECONDS = 0.05
 CHECKPOINT_EVERY = 20
 BAR_SECONDS = 0.5
-STAGES = ("report", "decide", "order", "stop", "start", "first step")
+STAGES = ("report", "decide stop", "decide start", "order", "stop", "start", "first step")
 _STEP_LINE = re.compile(r"^\[(?P<at>[\d-]+ [\d:,]+)\] \[rank \d+\] step \d+/")
 
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """One restart: stages in seconds (they add up to the total), and the quick checks beside the stop."""
+    """One restart: stages in seconds (they add up to the total), and the quick checks beside the stop.
+
+    ``decide stop`` is from the stored report to the decision that stops the others, ``decide start`` from the last
+    stored answer to the one that starts all again; ``order`` is until agents read both, with storing them.
+    ``decisions`` were made from the report to the last rank's first step, each ``deciding`` seconds long (median,
+    reading and deciding, without storing).
+    """
 
     total: float
     stages: dict[str, float]
     checks: float
+    decisions: int
+    deciding: float
 
 
 def measure(field: Field, *, pairs: int) -> int:
@@ -65,6 +73,10 @@ def measure(field: Field, *, pairs: int) -> int:
         print(f"  {stage:<12} {statistics.median(restart.stages[stage] for restart in restarts):>7.3f} s")
     print(
         f"  quick checks beside the stop: {statistics.median(restart.checks for restart in restarts):.3f} s"
+    )
+    print(
+        f"  decisions on the way: {statistics.median(restart.decisions for restart in restarts):.0f}, "
+        f"{statistics.median(restart.deciding for restart in restarts) * 1000:.1f} ms each to read and decide"
     )
     print(f"median difference {difference:.3f} s, bar {BAR_SECONDS} s; load now {os.getloadavg()[0]:.2f}")
     field.cluster.delete_job(field.namespace, job_name)
@@ -188,7 +200,8 @@ def restart_once(field: Field, job: Job, job_name: str) -> Restart:
     running_at = max(row.seen_at for row in started)
     stages = {
         "report": (error_at.received_at - killed_at).total_seconds(),
-        "decide": (stop.written_at - error_at.received_at + (start.written_at - stopped_at)).total_seconds(),
+        "decide stop": (stop.written_at - error_at.received_at).total_seconds(),
+        "decide start": (start.written_at - stopped_at).total_seconds(),
         "order": (stop_read - stop.written_at + (start_read - start.written_at)).total_seconds(),
         "stop": (stopped_at - stop_read).total_seconds(),
         "start": (running_at - start_read).total_seconds(),
@@ -197,4 +210,13 @@ def restart_once(field: Field, job: Job, job_name: str) -> Restart:
     checks = max(
         (float(check.get("seconds", 0)) for row in acks for check in row.body.get("checks", [])), default=0.0
     )
-    return Restart(total=done_at - killed_at.timestamp(), stages=stages, checks=checks)
+    done = datetime.fromtimestamp(done_at, tz=UTC)
+    decisions = Decision.objects.filter(subject__job=job, at__gte=error_at.received_at, at__lte=done)
+    seconds = list(decisions.values_list("seconds", flat=True))
+    return Restart(
+        total=done_at - killed_at.timestamp(),
+        stages=stages,
+        checks=checks,
+        decisions=len(seconds),
+        deciding=statistics.median(seconds),
+    )
