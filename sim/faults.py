@@ -128,7 +128,8 @@ def _worker(cluster: Cluster, values: Mapping[str, Any]) -> PodWorker:
         raise FaultRefused("no-such-job", f"no job {namespace}/{job}", 404) from None
     found = [w for w in cluster.pod_workers() if w.job == (namespace, job) and w.index == index]
     if not found:
-        present = sorted({w.index for w in cluster.pod_workers() if w.job == (namespace, job)})
+        indexes = {w.index for w in cluster.pod_workers() if w.job == (namespace, job)}
+        present = sorted(index for index in indexes if index is not None)
         there = f"there are {', '.join(map(str, present))}" if present else "it has none at all"
         text = f"job {namespace}/{job} has no pod with index {index} on a node; {there}"
         raise FaultRefused("no-such-pod", text)
