@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -27,6 +28,13 @@ def note(root: Path, database: str) -> None:
     (root / ENVIRONMENT_NOTE).write_text(json.dumps({"DATABASE_URL": database}))
 
 
+def running(root: Path) -> IO[str]:
+    """The lock that a desk holds while it runs in `root`."""
+    lock = take_lock(root / "desk.lock")
+    assert lock is not None
+    return lock
+
+
 def test_nothing_runs_gives_no_variables(state: Path) -> None:
     assert manage.environment_of_running_desk() == {}
     note(state, "postgresql:///of-a-desk-that-has-ended")
@@ -36,14 +44,14 @@ def test_nothing_runs_gives_no_variables(state: Path) -> None:
 def test_running_desk_is_found(state: Path) -> None:
     note(state, "postgresql:///demo")
     note(state / "up", "postgresql:///ended")
-    with take_lock(state / "desk.lock"):
+    with running(state):
         assert manage.environment_of_running_desk() == {"DATABASE_URL": "postgresql:///demo"}
 
 
 def test_two_desks_need_a_name(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     note(state, "postgresql:///demo")
     note(state / "up", "postgresql:///up")
-    with take_lock(state / "desk.lock"), take_lock(state / "up" / "desk.lock"):
+    with running(state), running(state / "up"):
         with pytest.raises(FrontDoorError, match=rf"say which with INCIDENTDESK_STATE={state} or "):
             manage.environment_of_running_desk()
         monkeypatch.setenv("INCIDENTDESK_STATE", str(state / "up"))
@@ -55,7 +63,7 @@ def test_two_desks_need_a_name(state: Path, monkeypatch: pytest.MonkeyPatch) -> 
 def test_database_of_the_environment_goes_first(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DATABASE_URL", "postgresql://them@there/theirs")
     note(state, "postgresql:///demo")
-    with take_lock(state / "desk.lock"):
+    with running(state):
         assert manage.environment_of_running_desk() == {}
 
 
