@@ -120,7 +120,7 @@ def settle(draft: Draft, told: Explanation, fact: Fact, signal: Signal) -> None:
         )  # fmt: skip
     else:
         draft.note(
-            "cause_known", f"Failure of {worker} in attempt {past.n}: {why}", signal=signal,
+            "cause_known", f"Cause of the end of attempt {past.n}, counted for {worker}: {why}", signal=signal,
             at=draft.now, actor_kind="policy", attempt=past.n, cause=category, retries=used,
         )  # fmt: skip
 

@@ -13,6 +13,7 @@ from recovery.rules.ends import EndRule
 from recovery.signals import EndCause, Signal, SignalKind, WorkerKey
 
 MAX_LINES = 200
+SAID_OF_LINE = 80  # characters of a log line that a title quotes
 MAX_LINE = 4096
 
 
@@ -91,7 +92,7 @@ def rule_of_process(data: Mapping[str, Any]) -> tuple[EndRule, str]:
     elif code is not None and code in ends.BY_EXIT_CODE:
         return ends.BY_EXIT_CODE[code], how
     if line := symptom_in(lines_of(data)):
-        return ends.SYMPTOM, f"{how}: {line[:80]}"
+        return ends.SYMPTOM, f"{how}: {line if len(line) <= SAID_OF_LINE else line[:SAID_OF_LINE] + '…'}"
     return ends.UNKNOWN, how
 
 
