@@ -42,9 +42,7 @@ class IncidentFilter(django_filters.FilterSet):  # type: ignore[misc]
     state = django_filters.MultipleChoiceFilter(choices=[(str(s), str(s)) for s in IncidentState])
     severity = django_filters.MultipleChoiceFilter(choices=[(str(s), str(s)) for s in Severity])
     is_open = YesNoFilter(method="filter_open", label="Neither resolved nor closed.")
-    is_acknowledged = YesNoFilter(
-        field_name="acknowledged_at", lookup_expr="isnull", exclude=True
-    )
+    is_acknowledged = YesNoFilter(field_name="acknowledged_at", lookup_expr="isnull", exclude=True)
     cluster = django_filters.CharFilter(field_name="cluster__slug")
     job_id = django_filters.NumberFilter(field_name="job_id", min_value=1, max_value=2**63 - 1)
     opened_after = django_filters.IsoDateTimeFilter(field_name="opened_at", lookup_expr="gt")
