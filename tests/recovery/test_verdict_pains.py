@@ -160,3 +160,17 @@ def test_error_of_the_program_on_all_ranks_is_not_tried_up_to_a_huge_limit() -> 
     assert not desk.wanted(HOLD)
     kept = desk.incident.verdict["diagnosis"]
     assert (kept["remedy"], kept["blame"]) == ("fail_fast", "job")
+
+
+@pytest.mark.parametrize(
+    "seen",
+    [
+        {"metrics": {"sm_clock_ratio_to_median": 0.5, "step_time_ratio": 1.6}},
+        {"metrics": {"step_time_ratio": 1.6}, "log_tail": ["HW Thermal Slowdown: Active"]},
+    ],
+)
+def test_node_slower_than_its_peers_is_marked_and_leaves_at_a_safe_point(seen: dict[str, Any]) -> None:
+    """R46: a throttled clock ends nothing, so it is found by its peers and not by a crash."""
+    found = verdict(**seen)
+    assert (found.remedy, found.blame) == ("evict_at_checkpoint", "node")
+    assert verdict(metrics={"step_time_ratio": 1.01}).remedy != "evict_at_checkpoint"
