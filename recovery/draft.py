@@ -636,6 +636,14 @@ class Draft:
         self.incident.set(verdict=self.verdict)
         return verdict
 
+    def _begins(self, reserved: ReservationWanted) -> bool:
+        """Whether it is still so by the end: what the same inbox has overtaken begins nothing."""
+        actions = (*self.wanted, *self.actions.values())
+        return any(
+            (each.kind, each.target) == (reserved.kind, reserved.target) and each.state in OPEN_ACTION_STATES
+            for each in actions
+        )
+
     def decision(self, job: JobState | None) -> Decision:
         """Everything, as one record."""
         timeline = self.timeline
@@ -659,7 +667,7 @@ class Draft:
             incident=self.incident.change,
             actions=tuple(self.wanted),
             action_changes=tuple(self.action_changes),
-            reservations=tuple(self.reservations),
+            reservations=tuple(each for each in self.reservations if self._begins(each)),
             timeline=tuple(timeline),
             considered=tuple(self.considered),
             verdict=self.verdict,

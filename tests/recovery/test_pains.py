@@ -17,7 +17,7 @@ from recovery.lifecycle import (
     Severity,
 )
 from recovery.phases import MessagePhase, Phase
-from recovery.records import ActionView, CheckpointView
+from recovery.records import ActionView, CheckpointView, Mode
 from recovery.signals import EndCause, Signal, SignalKind, Source, Use, WorkerKey
 from tests.recovery.desk import START, Desk, committed
 
@@ -352,3 +352,21 @@ def test_action_has_four_ends_that_differ_and_none_is_left_again() -> None:
             state
         ]
     assert all(rule.deadline for rule in ACTION_RULES.values())
+
+
+def test_action_that_is_overtaken_in_the_decision_that_would_begin_it_uses_no_guard() -> None:
+    """R2: a window counts what began, and this began never."""
+    desk = Desk(max_retry=9, mode=Mode.APPROVE)
+    desk.start()
+    desk.kill(0)
+    desk.decide()
+    desk.stopped(0, 1, 2)
+    desk.decide()
+    (planned,) = desk.state.actions
+    now = {"by": "ann", "action_uid": planned.uid}
+    desk.signal(SignalKind.PERSON_DO_NOW, Source.PERSON, now)
+    desk.now += timedelta(seconds=0.1)
+    desk.end_pod(1)
+    decision = desk.decide()
+    assert desk.ended_actions[planned.uid].state is ActionState.SUPERSEDED
+    assert decision.reservations == ()
