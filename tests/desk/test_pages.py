@@ -13,10 +13,13 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from pytest_django import Settings
 
+from apps.access.clock import database_now
 from apps.access.models import Cluster
 from apps.incidents import rules
+from apps.incidents.models import Incident
+from apps.incidents.selectors import OPEN_WORDS
 from apps.incidents.services.retiring import retire_cluster
-from apps.jobs.models import Incarnation
+from apps.jobs.models import Incarnation, Job
 from apps.nodes.models import Machine
 from tests.desk.conftest import incident_of, job, text_of
 
@@ -183,6 +186,16 @@ def test_cluster_that_is_gone_is_offered_no_more_and_still_read(operator: Client
     chosen = operator.get(f"/jobs/?cluster={gone.slug}&tab=all").content.decode()
     assert "wav2vec-probe" in chosen
     assert gone.slug in chosen
+
+
+def test_job_that_stands_without_an_incident_is_not_called_fine(operator: Client) -> None:
+    open_ones = Incident.objects.filter(state__in=OPEN_WORDS)
+    open_ones.update(state="resolved", resolution="by_person", resolved_at=database_now())
+    assert "2 jobs stand still No incident is open, but training does not run" in text_of(operator.get("/"))
+    Job.objects.filter(phase="Troubleshooting").update(phase="RunCommand")
+    assert "1 job stands still" in text_of(operator.get("/"))
+    Job.objects.filter(phase="Restarting").update(phase="RunCommand")
+    assert "Nothing is burning" in text_of(operator.get("/"))
 
 
 def test_rule_file_that_is_wrong_is_called_out_to_those_who_can_mend_it(

@@ -26,6 +26,8 @@ from apps.nodes import selectors as nodes
 from apps.nodes.models import WatchState
 from recovery.phases import LIVE_PHASES, Phase
 
+STANDING = (Phase.RESTARTING, Phase.TROUBLESHOOTING)  # live jobs that do not train: hardware idles
+
 
 @dataclass(frozen=True, slots=True)
 class PhaseLine:
@@ -91,6 +93,7 @@ def _jobs(all_jobs: Any) -> dict[str, Any]:
         "job_total": total,
         "job_running": by_phase.get(Phase.RUN_COMMAND, (0, 0))[0],
         "job_protected": sum(protected for _, protected in by_phase.values()),
+        "job_standing": sum(by_phase.get(phase, (0, 0))[0] for phase in STANDING),
     }
 
 
