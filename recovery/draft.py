@@ -638,11 +638,9 @@ class Draft:
 
     def _begins(self, reserved: ReservationWanted) -> bool:
         """Whether it is still so by the end: what the same inbox has overtaken begins nothing."""
-        actions = (*self.wanted, *self.actions.values())
-        return any(
-            (each.kind, each.target) == (reserved.kind, reserved.target) and each.state in OPEN_ACTION_STATES
-            for each in actions
-        )
+        wanted = [(each.kind, each.target) for each in self.wanted if each.state in OPEN_ACTION_STATES]
+        begun = [(each.kind, each.target) for each in self.open_actions()]
+        return (reserved.kind, reserved.target) in [*wanted, *begun]
 
     def decision(self, job: JobState | None) -> Decision:
         """Everything, as one record."""
