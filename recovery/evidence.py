@@ -148,6 +148,17 @@ def fact_of_end(signal: Signal, *, worker: WorkerKey, node: str, attempt: int) -
     )
 
 
+def ended_alike(one: Fact, other: Fact) -> bool:
+    """Whether two ends are alike: of the same worker or on the same node, by the same rule, exit code or signal."""
+    is_same_place = one.worker == other.worker or (one.node != "" and one.node == other.node)
+    return is_same_place and (one.rule, _without_place(one)) == (other.rule, _without_place(other))
+
+
+def _without_place(fact: Fact) -> str:
+    text = fact.text.removesuffix(f" on {fact.node}") if fact.node else fact.text
+    return text.casefold().replace(fact.worker.casefold(), "", 1)
+
+
 def _hang_words(data: Mapping[str, Any]) -> str:
     step, seconds = data.get("step"), data.get("seconds_since_progress")
     words = f"no progress since step {step}" if step is not None else "no progress"

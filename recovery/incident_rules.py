@@ -20,9 +20,10 @@ from recovery.action_rules import (
     take_next_rung,
 )
 from recovery.causes import look_at_hold
+from recovery.culprit import facts_from_stored, judge
 from recovery.decision_prices import price_of_restart
 from recovery.draft import Draft
-from recovery.evidence import Role
+from recovery.evidence import Role, ended_alike
 from recovery.guard_rules import settle_held, try_held_again
 from recovery.ladder import Choice, Situation, choose, failures_in_window, stuck
 from recovery.lifecycle import (
@@ -41,6 +42,7 @@ from recovery.phases import (
     WorkerState,
 )
 from recovery.records import AttemptChange, Mode
+from recovery.rules import ends
 
 #: Look again after this, in seconds, where steps are waited for whose pace is not known.
 LOOK_SECONDS = 2.0
@@ -168,7 +170,7 @@ def _open(draft: Draft, category: str, title: str) -> None:
     since = incident.resolved_at
     bound = timedelta(seconds=draft.policy.reopen_seconds)
     is_recent = incident.state is IncidentState.RESOLVED and since is not None and draft.now - since <= bound
-    if is_recent and category in incident.causes:
+    if is_recent and _is_same_cause(draft, category):
         incident.set(reopens=True, rung="")
         draft.bring_incident(IncidentState.OPEN, f"the same cause again: {title}")
         return
@@ -176,6 +178,20 @@ def _open(draft: Draft, category: str, title: str) -> None:
     incident.passed(IncidentState.OPEN, draft.now)
     draft.note("incident_opened", f"Incident opened: {title}", at=draft.now)
     draft.tell_first("incident_opened", since=len(draft.timeline) - 1)
+
+
+def _is_same_cause(draft: Draft, category: str) -> bool:
+    """Whether the resolved incident had this cause. Two that are not known are the same where they ended alike."""
+    resolved = draft.before.incident
+    if category not in draft.incident.causes or resolved is None:
+        return False
+    if category != ends.UNKNOWN.category:
+        return True
+    stored = resolved.verdict
+    facts = (fact for fact in facts_from_stored(stored) if fact.attempt == stored.get("attempt"))
+    was = judge(facts, uncertainty_seconds=draft.policy.late_uncertainty_seconds).support
+    now = draft.judge().support
+    return bool(was and now) and ended_alike(was[0], now[0])
 
 
 def _open_for_suspicion(draft: Draft) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from recovery.decide import Mode
+from recovery.evidence import Fact, Role, ended_alike
 from recovery.lifecycle import ActionKind, ActionState, IncidentState, Resolution, Severity, WaitingFor
 from recovery.phases import MessagePhase, Phase
 from recovery.signals import EndCause, SignalKind, Source, Use
@@ -611,6 +612,43 @@ def test_failure_after_the_resolution_reopens_only_for_the_same_cause_in_time(
     desk.decide()
     assert desk.incidents == incidents, state
     assert desk.incident.state is IncidentState.OPEN
+
+
+@pytest.mark.parametrize(
+    ("index", "exit_code", "incidents"),
+    [(0, 3, 1), (0, 4, 2), (1, 3, 2)],
+    ids=["same worker, same exit code", "another exit code", "another worker on another node"],
+)
+def test_two_causes_that_are_not_known_are_the_same_only_where_they_ended_alike(
+    index: int, exit_code: int, incidents: int
+) -> None:
+    desk = started(max_retry=5)
+    desk.fail(0, exit_code=3)
+    desk.decide()
+    desk.recover()
+    desk.keep_stepping(4, 3400)
+    assert (desk.incident.state, desk.incident.causes) == (IncidentState.RESOLVED, ("unknown",))
+    desk.wait(30)
+    desk.fail(index, exit_code=exit_code)
+    decision = desk.decide()
+    assert decision.incident is not None
+    is_another = incidents == 2
+    assert (decision.incident.opens, decision.incident.closes_resolved) == (is_another, is_another)
+    assert decision.incident.reopens is not is_another
+    assert (desk.incidents, desk.incident.state) == (incidents, IncidentState.OPEN)
+
+
+def test_cause_that_is_not_known_reopens_on_the_same_node_whichever_worker_runs_there() -> None:
+    at = datetime(2026, 3, 1, tzinfo=UTC)
+    says = "Process of worker 1 ended in error (exit code 3) on gpu-4"
+    one = Fact(1, at, 1, Role.CAUSE, "end.unknown", "unknown", says, 0.2, worker="worker 1", node="gpu-4")
+    other = replace(
+        one, text="Process of worker 12 ended in error (exit code 3) on gpu-4", worker="worker 12"
+    )
+    assert ended_alike(one, other)
+    assert not ended_alike(one, replace(other, text=other.text.replace("gpu-4", "gpu-5"), node="gpu-5"))
+    assert not ended_alike(one, replace(other, text=other.text.replace("code 3", "code 4")))
+    assert not ended_alike(replace(one, node=""), replace(other, node=""))
 
 
 def test_all_finish_while_watching_is_a_recovery() -> None:
