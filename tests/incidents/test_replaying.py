@@ -91,6 +91,24 @@ def test_difference_under_rules_that_are_not_known_any_more_says_so(played: Play
     assert different.places[-1] == "its rules 000000000000 are not known here: judged by those of today"
 
 
+def test_rules_of_another_digest_that_judge_the_same_are_no_difference(played: PlayedJob) -> None:
+    """A rule was added meanwhile: whoever asks what today's policy would do reads only what comes out otherwise."""
+    judged = [each for each in Decision.objects.order_by("n") if each.outcome["verdict"].get("diagnosis")]
+    assert any((each.outcome["incident"] or {}).get("verdict") for each in judged)
+    for each in judged:
+        each.outcome["verdict"]["diagnosis"]["rules"] = "0" * 12
+        if (each.outcome["incident"] or {}).get("verdict"):
+            each.outcome["incident"]["verdict"]["diagnosis"]["rules"] = "0" * 12
+        each.save(update_fields=["outcome"])
+    assert replay_after(0, current_policy()) == (played.subject.decision_n, [])
+    judged[0].outcome["verdict"]["diagnosis"]["category"] = "another"
+    judged[0].save(update_fields=["outcome"])
+    (different,) = replay_after(0, current_policy())[1]
+    assert [place.partition(" was ")[0] for place in different.places] == [
+        "outcome.verdict.diagnosis.category"
+    ]
+
+
 def test_rules_of_today_are_known_to_a_process_that_only_replays(
     played: PlayedJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:

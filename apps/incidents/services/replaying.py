@@ -58,7 +58,8 @@ def replay(decision: Decision, policy: Policy | None = None) -> Difference | Non
     """Make a stored decision again. None when nothing differs.
 
     What was stored must also read back as the records that it was written from. Of a policy's rules only the digest
-    is kept: where they are not known here, a difference may be theirs, and says so.
+    is kept: where they are not known here, a difference may be theirs, and says so. The same outcome by rules of
+    another digest is no difference.
 
     Args:
         policy: None = the one that was in force then (where that was not kept, the present one). Another one
@@ -77,7 +78,7 @@ def replay(decision: Decision, policy: Policy | None = None) -> Difference | Non
         *_lost(decision.state_before, to_plain(state), "state"),
         *_lost(decision.inbox, to_plain(inbox), "inbox"),
         *_lost(decision.outcome, to_plain(stored), "stored"),
-        *differences(to_plain(stored), to_plain(again), "outcome"),
+        *differences(_judged(stored), _judged(again), "outcome"),
     ]
     if not places:
         return None
@@ -98,6 +99,17 @@ def replay(decision: Decision, policy: Policy | None = None) -> Difference | Non
 def _lost(stored: Any, read: Any, path: str) -> Iterator[str]:
     """What does not read back as it was stored. What a newer version has added is no loss."""
     return (place for place in differences(stored, read, path) if not place.endswith(" is new"))
+
+
+def _judged(decision: core.Decision) -> dict[str, Any]:
+    """A decision as plain data without the digest of the rules that it was judged by: that decides nothing."""
+    plain: dict[str, Any] = to_plain(decision)
+    for holder in (plain, plain["incident"] or {}):
+        verdict = holder.get("verdict") or {}
+        if "diagnosis" in verdict:
+            named = {name: value for name, value in verdict["diagnosis"].items() if name != "rules"}
+            holder["verdict"] = verdict | {"diagnosis": named}
+    return plain
 
 
 def in_short(decision: core.Decision) -> str:
