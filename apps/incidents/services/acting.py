@@ -156,7 +156,7 @@ def _send_restart(action: Action, cluster: Callable[[], Cluster]) -> Sent:
         },
     )
     decide_subject(subject_id=action.incident.subject_id)
-    return Sent(TryOutcome.SENT, "start order asked of the phase machine")
+    return Sent(TryOutcome.SENT, "asked for: all workers start together")
 
 
 def _send_stop(action: Action, cluster: Callable[[], Cluster]) -> Sent:
