@@ -216,7 +216,11 @@ CELERY_BEAT_SCHEDULE = {
     # due rows must not wait longer than a person notices
     "tick": {"task": "apps.incidents.tasks.tick", "schedule": 1.0, "options": {"expires": 5}},
     # a counter that drifted must not hold anything back, or let it through, for long
-    "recount_guards": {"task": "apps.incidents.tasks.recount_guards", "schedule": 60.0, "options": {"expires": 60}},
+    "recount_guards": {
+        "task": "apps.incidents.tasks.recount_guards",
+        "schedule": 60.0,
+        "options": {"expires": 60},
+    },
     # old feed rows and sessions; nothing depends on when
     "sweep": {"task": "apps.incidents.tasks.sweep", "schedule": 300.0, "options": {"expires": 300}},
 }

@@ -1,9 +1,10 @@
 """Guards: limits of the fleet, a counter for each group, and what they count."""
 
-import apps.incidents.guard_models
 import django.contrib.postgres.fields
 import django.db.models.deletion
 from django.db import migrations, models
+
+import apps.incidents.guard_models
 
 
 class Migration(migrations.Migration):
