@@ -40,6 +40,8 @@ class History:
     random: bool = False
     others_pass: bool = False
     passed: bool = False
+    everybody: bool = False
+    only_ours: bool = False
 
     @property
     def repeated(self) -> bool:
@@ -70,6 +72,26 @@ _POINT = (
     r"|checkpoint|size|"
     r"offset|moment|spot|barrier|operation|module|function|address|microbatch)"
 )
+_PEOPLE = r"(?:projects?|users?|teams?|tenants?|namespaces?|accounts?|groups?|people|colleagues|customers)"
+#: Whoever uses the machines meets it, so it is nobody's own setting.
+_EVERYBODY = re.compile(
+    rf"\b(?:all|every|each|any|no|several|many|most|other|unrelated|different|multiple|both|dozens of"
+    rf"|hundreds of) (?:of )?(?:the |our |other )?(?:\w{{1,20}} )?{_PEOPLE}\b"
+    r"|\b(?:everyone|everybody)\b(?! else)|\b(?:nobody|no one|no-one) (?:can|could|gets?|is able)\b"
+    r"|\b(?:anonymous|unauthenticated|public|without (?:a )?(?:login|credentials?|password)) ?(?:\w{1,20} )?(?:too|also"
+    r"|as well|alike)\b|\b(?:also|even) (?:for |of |on |with )?(?:anonymous|unauthenticated|public)\b"
+    r"|\b(?:need|require)s? no (?:login|credentials?|password)\b"
+)
+#: Others than this project, user or account do not meet it: what is compared is people, not machines.
+_ONLY_OURS = re.compile(
+    rf"\bonly (?:on |for |in |with )?(?:this|that|my|our|one|a single|the same) (?:\w{{1,20}} )?(?:{_PEOPLE}|job|model|queue)\b"
+    rf"|\b(?:one|this|that|my|our|a single) (?:\w{{1,20}} )?{_PEOPLE} (?:only|alone)\b"
+)
+_OTHER_PEOPLE = re.compile(
+    rf"\b(?:others?|another|all other|every other|remaining|the rest of the|any other) (?:\w{{1,20}} )?{_PEOPLE}\b"
+    rf"|\bother people'?s|\b(?:everyone|everybody) else\b|\b(?:jobs|runs|pods) of (?:the )?other (?:\w{{1,20}} )?{_PEOPLE}\b"
+)
+_MACHINE = re.compile(rf"\b{_NODE}s?\b|\belsewhere\b|\b{_DEVICE}s?\b|\bpool\b|\brack\b|\bfleet\b")
 _HERE = re.compile(
     rf"\b(?:same|this|that|one|single|the very|its) (?:\w{{1,20}} )?{_NODE}\b"
     rf"|\b[a-z]{{1,12}}-?{_NODE}-?\d{{1,6}}\b"
@@ -85,7 +107,7 @@ _NAMED_DEVICE = re.compile(
 _EVERYWHERE = re.compile(
     rf"\b(?:all|every|each|both|any|whole|entire|most) (?:of )?(?:the )?(?:\w{{1,20}} )?(?:{_NODE}s?"
     rf"|cluster|fleet|pool|rack|zone|region|partition|"
-    r"ranks?|pairs?|teams?|tenants?|users?|namespaces?|workers)\b|\b(?:cluster|fleet|pool|zone|region"
+    r"ranks?|pairs?|teams?|tenants?|users?|projects?|namespaces?|workers)\b|\b(?:cluster|fleet|pool|zone|region"
     r"|site)[- ]?wide\b|\beverywhere\b"
     r"|\bacross the (?:cluster|fleet|pool|site|region|zone)|\ball (?:\w{1,20} )?(?:jobs|pods|workloads"
     r"|runs) (?:of|in|on|across) the (?:cluster|fleet|pool|site|zone|region)"
@@ -94,9 +116,9 @@ _EVERYWHERE = re.compile(
     r"|hundreds of|several) jobs at (?:once|the same)"
 )
 _OTHER_NODES = re.compile(
-    rf"\b(?:different|other|several|various|unrelated|multiple|distinct|changing|new|fresh|replacement"
-    rf"|healthy|another|second|{_NUMBER})"
-    rf" (?:\w{{1,20}} )?{_NODE}s?\b|\bmoved to (?:an?other|different|a new)"
+    rf"\b(?:different|other|several|various|unrelated|multiple|distinct|disjoint|changing|new|fresh"
+    rf"|replacement|healthy|another|second|{_NUMBER})"
+    rf" (?:sets? of )?(?:\w{{1,20}} )?{_NODE}s?\b|\bmoved to (?:an?other|different|a new)"
     rf"|\bregardless of (?:the )?{_NODE}|\bwhichever {_NODE}|\bon any {_NODE}"
     rf"|\bafter (?:a )?(?:{_NODE} )?(?:swap|replacement|migration|move)\b|\belsewhere too\b|\balso (?:on"
     rf"|elsewhere)|\b(?:each|every|any) {_NODE} (?:it|that|the job|they) |\balso fails (?:on|with)|\b(?:replaced|swapped|changed|moved) (?:the )?{_NODE}\b"
@@ -116,7 +138,11 @@ _SUCCESS = re.compile(
     r"|vanish\w{0,2}|is gone|was gone|cured|it ran|came up|reach(?:es|ed)? it|gets? through|"
     r"finish(?:ed|es)|completed|got through|trains?|trained|resumed|(?<!\d )runs on|runs? (?:well|through|clean|fine)"
     r"|ran (?:well|through|clean|fine|without)|"
-    r"goes? through|went through|got past|went past|without (?:it|trouble|error|problem)|starts? (?:fine"
+    rf"(?:others|everyone else|everybody else|other {_PEOPLE}|(?:rest|remainder) of the (?:\w{{1,20}} )?\w{{1,20}}|{_NODE}s) "
+    r"(?:still |can |all )?(?:pull|read|load|use|run|start|get|reach|launch|mount|write)s?\b"
+    r"|(?:start|run|load|use)s? (?:the |this |that )?(?:very )?same (?:image|container|version|build|job|code|script)"
+    r"|(?:start|run|load)s? (?:this|that) (?:image|container|version|build|job|code|script)"
+    r"|goes? through|went through|got past|went past|without (?:it|trouble|error|problem)|starts? (?:fine"
     r"|the same|normally)|(?:image|job|it|code|container|pod|version|script) (?:starts|loads|runs) (?:on|there|everywhere)"
     r"|green|steady|stable)\b"
 )
@@ -127,7 +153,7 @@ _FAILURE = re.compile(
 _ONLY_HERE = re.compile(
     rf"\bnone elsewhere\b|\bnever elsewhere\b|\bnever on (?:the |any )?other|\bnowhere else\b|\bnot elsewhere\b|\bonly (?:on )?(?:this|that|one|the same"
     rf"|here)\b|\b(?:this|that|one) (?:{_NODE}|{_DEVICE}) (?:only|alone)\b"
-    rf"|\bno other (?:{_NODE}|rank|pod|{_DEVICE})|\bonly {_NODE}\b|\bnot on (?:the )?other"
+    rf"|\bno other (?:{_NODE}|rank|pod|{_DEVICE})|\bonly {_NODE}\b|\b[a-z]{{1,12}}-?\d{{1,6}} (?:only|alone)\b|\bnot on (?:the )?other"
 )
 _ELSEWHERE = re.compile(
     rf"\b(?:other|others|another|different|elsewhere|rest|remaining|all other|every other"
@@ -206,7 +232,9 @@ _CLAIMS: Mapping[str, re.Pattern[str]] = {
         r"\bsince (?:the |a |an |last \w{1,10} )?(?:[\w']{1,20} ){0,3}(?:maintenance|change|upgrade|update"
         r"|image|driver|deploy|rollout|roll-out|release|switch|bump|version|patch|migration|install|commit"
         r"|merge|rebuild)"
-        r"|\bsince [^;,.]{1,40} (?:was|were|got) (?:upgraded|updated|changed|replaced|switched|patched|moved|enabled)"
+        r"|\bsince (?:the |our )?(?:\w{1,20} )?(?:cluster|fleet|pool|site|partition) (?:grew|doubled)"
+        r"|\bsince the (?:expansion|extension|growth)\b"
+        r"|\bsince [^;,.]{1,40} (?:was|were|got) (?:added|extended|enlarged|expanded|upgraded|updated|changed|replaced|switched|patched|moved|enabled)"
         r"|\bafter (?:the |a |an |last \w{1,10}'?s? )?(?:\w{1,20} ){0,2}(?:change|upgrade|update|rollout"
         r"|roll-out|deploy|bump|patch|migration|rebuild)|\bnew (?:image|driver|version|release|commit|code"
         r"|plugin)|\bwith image\b|\bwith the new\b"
@@ -299,6 +327,8 @@ def read_recurrence(sentence: str) -> History:
             "fine_elsewhere",
             "others_pass",
             "passed",
+            "everybody",
+            "only_ours",
         ),
         False,
     )
@@ -315,6 +345,8 @@ def read_recurrence(sentence: str) -> History:
     claims["changing_point"] |= claims["random"] and not claims["same_point"]
     if claims["changing_point"]:
         claims["same_point"] = claims["same_sequence"]
+    if claims["only_ours"] and not _MACHINE.search(text):
+        claims["fine_elsewhere"] = False  # "others are fine" goes on about people
     if count >= 2 and _OTHERS_ARE_FINE.search(text) and not (claims["other_nodes"] or claims["all_nodes"]):
         claims["same_node"] = True  # again and again, and not there: so here
     return _settled(claims, count)
@@ -322,7 +354,9 @@ def read_recurrence(sentence: str) -> History:
 
 def _read_clause(clause: str, claims: dict[str, bool]) -> int:
     """Add what one clause says; gives how often it says that it failed."""
-    if _ONLY_HERE.search(clause):
+    if _ONLY_OURS.search(clause):
+        claims["only_ours"] = claims["others_pass"] = True
+    elif _ONLY_HERE.search(clause):
         claims["only_here"] = True
     if _NOT_WITHOUT.search(clause):
         claims["fine_elsewhere"] = claims["same_node"] = True
@@ -332,6 +366,9 @@ def _read_clause(clause: str, claims: dict[str, bool]) -> int:
             claims["same_node"] = claims["fine_elsewhere"] = True
             return 0
         claims["passed"] |= _PASSED.search(clause) is not None and not _ELSEWHERE.search(clause)
+        if _OTHER_PEOPLE.search(clause) and not _MACHINE.search(clause):
+            claims["only_ours"] = claims["others_pass"] = True
+            return 0
         claims["ran_long"] |= (
             _CLAIMS["ran_long"].search(clause) is not None
             or re.search(
@@ -355,6 +392,7 @@ def _read_clause(clause: str, claims: dict[str, bool]) -> int:
         return 0
     for name, pattern in _CLAIMS.items():
         claims[name] |= pattern.search(clause) is not None
+    claims["everybody"] |= _EVERYBODY.search(clause) is not None
     here = _HERE.search(clause) is not None
     claims["same_node"] |= here
     claims["same_point"] |= not here and _ALWAYS_AT.search(clause) is not None
@@ -377,6 +415,9 @@ def _settled(claims: dict[str, bool], count: int) -> History:
         count, claims["every"] = 1, False
     elif claims["other_nodes"]:
         count = max(count, 2)  # two machines are two failures
+    claims["everybody"] &= not (
+        claims["only_ours"] or claims["only_here"] or claims["same_node"] or claims["same_device"]
+    )
     claims["other_jobs"] &= claims["same_node"] or claims["same_device"] or claims["only_here"]
     if claims["only_here"]:
         claims["all_nodes"] = claims["other_nodes"] = False

@@ -28,6 +28,16 @@ _OF_THE_PROGRAM = frozenset({"user_code", "bad_config"})
 #: Terminal colours, which stand in the middle of words. Source: ECMA-48, control sequences.
 _COLOURS = re.compile(r"\x1b\[[0-9;]{0,20}[A-Za-z]")
 
+#: A library's advice: it names what might be wrong on a machine, which is no evidence that it is.
+_ADVISES = re.compile(
+    r"\bhints?:|\b(?:possible|potential|likely|common|probable) (?:causes?|reasons?)\b"
+    r"|\b(?:may|might|could|can) (?:also )?(?:be|have been) (?:due to|caused by|because|a result|the result|that)\b"
+    r"|\b(?:this|it|which) (?:usually|often|typically|probably|generally) (?:means|is|happens|indicates|comes)\b"
+    r"|\b(?:this|it|which) (?:may|might|could|can) (?:mean|indicate|happen|occur|suggest)\b"
+    r"|\bplease (?:check|make sure|ensure|verify|see|confirm)\b|\bmake sure (?:that|the|your|it)\b"
+    r"|\b(?:check|verify|ensure) (?:that|if|whether) \b"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Line:
@@ -117,6 +127,7 @@ def _try(
     hits: dict[int, list[Line]],
 ) -> None:  # fmt: skip
     warns = _only_warns(joined, begin, end, line)
+    said = _before_advice(joined, begin, end, line)
     for n, m in users:
         rule = rules.rules[n]
         if line.origin not in rule.origins and not (
@@ -128,7 +139,8 @@ def _try(
         known = hits.get(n)
         if known is not None and (len(known) >= MAX_LINES_OF_HIT or known[-1] is line):
             continue
-        if rule.patterns[m].matches(joined, begin, end) and not any(
+        told = said if rule.remedy is Remedy.ISOLATE_NODE else end
+        if rule.patterns[m].matches(joined, begin, told) and not any(
             exception.matches(joined, begin, end) for exception in rule.exceptions
         ):
             hits.setdefault(n, []).append(line)
@@ -141,6 +153,13 @@ def _only_warns(joined: str, begin: int, end: int, line: Line) -> bool:
         and _WARNS.search(joined, begin, end) is not None
         and joined.find(_WARNS_IN_EARNEST, begin, end) < 0
     )
+
+
+def _before_advice(joined: str, begin: int, end: int, line: Line) -> int:
+    """Where a line of a program's output stops to tell what it met and begins to guess at causes."""
+    if line.origin in {Origin.LOG, Origin.RANK} and (advice := _ADVISES.search(joined, begin, end)):
+        return advice.start()
+    return end
 
 
 def _ends_program(rule: Rule) -> bool:

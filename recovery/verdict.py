@@ -37,6 +37,11 @@ _GOES_ON = frozenset(
     {Remedy.RESTART_PROCESS, Remedy.RESTART_CONTAINER, Remedy.BACKOFF_SHARED, Remedy.NEEDS_OPERATOR}
 )
 _CONTRADICTED = 0.15
+_OF_LINKS = frozenset({"gpu_fabric", "rdma_nic"})
+#: A run that made progress within so many seconds goes on.
+_MOVES_SECONDS = 120.0
+#: What history says against this machine.
+_POINTS_HERE = ("past.repeated", "past.only_here", "past.same_node", "past.fine_elsewhere", "nodes.one")
 _SUPPORTED = 0.05
 
 
@@ -122,8 +127,9 @@ def judge(evidence: Evidence, history: History, rules: RuleSet) -> Verdict:
     if not hits:
         return _unknown(facts, seen, culprit)
     among = _of_culprit(hits, culprit, ranks) or hits
+    among = _without_soft(among, facts)
     best = max(among, key=lambda hit: hit.rank_key)
-    best = _refined(_spared(best, among), hits)
+    best = _measured(_refined(_spared(best, among), hits), hits, facts)
     return _verdict(best, hits, facts, seen, culprit, rules)
 
 
@@ -176,6 +182,55 @@ def _concluded(rule: Rule, facts: Mapping[str, FactValue], lines: tuple[Line, ..
                 case.reason, lines,
             )  # fmt: skip
     return Hit(rule, rule.category, rule.remedy, rule.blame, rule.reason, lines)
+
+
+def _without_soft(hits: list[Hit], facts: Mapping[str, FactValue]) -> list[Hit]:
+    """Without soft conditions of a node, where the program's own error came back on other nodes too."""
+    if not (facts.get("past.other_nodes") or facts.get("past.all_nodes")):
+        return hits
+    if not any(hit.blame is Blame.JOB and hit.rule.evidence_class >= EvidenceClass.HINT for hit in hits):
+        return hits
+    return [hit for hit in hits if "soft" not in hit.rule.tags]
+
+
+def _measured(best: Hit, hits: list[Hit], facts: Mapping[str, FactValue]) -> Hit:
+    """No machine is taken out at once for less than it takes.
+
+    A link that still carries the run and only counts errors waits for the next save. A line of a program's output,
+    met for the first time on a machine whose GPU check passes and that nothing else speaks against, is tried again.
+    """
+    if best.remedy is not Remedy.ISOLATE_NODE or best.rule.evidence_class is EvidenceClass.CHECK:
+        return best
+    if best.category in _OF_LINKS and facts.get("seen.link.counters") and not facts.get("seen.link.fatal"):
+        carries = facts.get("exit.running") and not facts.get("checks.hardware_failed")
+        idle = facts.get("metric.seconds_since_progress")
+        if carries and (idle < _MOVES_SECONDS if isinstance(idle, float) else facts.get("log.silent")):
+            return replace(
+                best,
+                remedy=Remedy.EVICT_AT_CHECKPOINT,
+                reason=f"{best.reason}; the run goes on over it: after the next save",
+            )
+    if best.rule.evidence_class <= EvidenceClass.LOG and best.lines and _is_first_sight(best, hits, facts):
+        return replace(
+            best,
+            remedy=Remedy.RESTART_PROCESS,
+            blame=Blame.NONE,
+            reason=f"{best.reason}; said once, by the program alone, while the checks pass: once more first",
+        )
+    return best
+
+
+def _is_first_sight(best: Hit, hits: list[Hit], facts: Mapping[str, FactValue]) -> bool:
+    """Whether one line says it for the first time, every check that ran passes, and the GPU check is among them."""
+    if not facts.get("past.first_time") or any(facts.get(name) for name in _POINTS_HERE):
+        return False
+    if not facts.get("checks.clean") or facts.get("check.gpu") != "pass":
+        return False
+    return not any(
+        hit.blame is Blame.NODE and hit.rule.evidence_class > EvidenceClass.LOG
+        for hit in hits
+        if hit is not best
+    )
 
 
 def _spared(best: Hit, hits: list[Hit]) -> Hit:

@@ -42,6 +42,8 @@ NAMES: Mapping[str, str] = {
     "past.growing": "memory or time grows slowly",
     "past.random": "at random places",
     "past.others_pass": "other jobs of the same kind pass",
+    "past.everybody": "every user, project or tenant meets it, or one without credentials does",
+    "past.only_ours": "this project, user or job only; others do not meet it",
     "past.passed": "a later attempt got past it with nothing changed",
     "ranks.told": "how many ranks are shown",
     "ranks.nodes": "on how many nodes they are",
