@@ -11,6 +11,7 @@ from pathlib import Path
 
 from incidentdesk.settings.timings import TIMINGS
 from recovery import guards, lifecycle, phases, price_tables
+from recovery.explore import report
 from recovery.rules import table
 from recovery.rules.builtin import builtin_rules
 
@@ -34,7 +35,12 @@ TABLES: dict[str, Callable[[], str]] = {
     "verdict-exits": lambda: table.exit_table(builtin_rules()),
     "verdict-rules": lambda: table.rule_table(builtin_rules()),
     "phases": phases.markdown,
+    "phase-diagram": report.phase_diagram,
     "lifecycle": lifecycle.markdown,
+    "lifecycle-diagrams": report.lifecycle_diagrams,
+    "explored-models": report.bounds,
+    "explored-properties": report.properties,
+    "explored-mutants": report.mutants,
     "guards": guards.markdown,
     "timings": timings,
     "checkpoint-intervals": price_tables.checkpoint_intervals,

@@ -10,7 +10,7 @@ from dataclasses import replace
 from math import factorial, prod
 
 from recovery.explore.jobs import Record, WorkerRecord
-from recovery.phase_state import JobState, MessagePhase, MessageType, WorkerState
+from recovery.phase_state import JobState, MessagePhase, MessageType, Phase, WorkerState
 from recovery.signals import WorkerKey
 
 #: Bits of one part of a packed state; so many different workers and jobs may be met.
@@ -18,7 +18,36 @@ _BITS = 24
 _MASK = (1 << _BITS) - 1
 
 
-ACKS_OF_STOP = frozenset({(MessageType.ACK, MessagePhase.TROUBLESHOOT)})
+#: Answers that nothing in the table reads but the row of duplicates, which changes nothing.
+UNREAD_ANSWERS = frozenset(
+    {(MessageType.ACK, MessagePhase.TROUBLESHOOT), (MessageType.ACK, MessagePhase.COMMAND)}
+)
+
+
+def _essence(job: JobState) -> JobState:
+    """The job without what no later step reads: while it recovers, where a worker that has left once stood.
+
+    It is no part of any "every", its messages are late, and if it comes back all of this is set anew.
+    """
+    if job.phase not in {Phase.RESTARTING, Phase.TROUBLESHOOTING}:
+        return job
+    if not any(worker.departed for worker in job.workers):
+        return job
+    return replace(
+        job,
+        workers=tuple(
+            WorkerState(
+                worker.key,
+                finished=worker.finished,
+                retries=worker.retries,
+                retired=worker.retired,
+                departed=True,
+            )
+            if worker.departed
+            else worker
+            for worker in job.workers
+        ),
+    )
 
 
 class Codec[X]:
@@ -27,6 +56,7 @@ class Codec[X]:
     Args:
         normal: Makes equal what differs by numbers that only rise.
         keeps_open: Whether it is kept which counts may still be taken back.
+        exact: Whether fields are kept that no later step reads, for the comparison with a walk without them.
         blank: What else a model keeps of a worker (hashable) when there is nothing to keep, as in a run that is over.
     """
 
@@ -38,12 +68,14 @@ class Codec[X]:
         *,
         keeps_open: bool,
         blank: X,
+        exact: bool = False,
     ) -> None:
         self.keys = keys
         self.max_retry = max_retry
         self.normal = normal
         self.keeps_open = keeps_open
         self.blank = blank
+        self.exact = exact
         self._job_ids: dict[tuple[object, ...], int] = {}
         self._jobs: list[tuple[object, ...]] = []
         self._worker_ids: dict[tuple[object, ...], int] = {}
@@ -58,6 +90,8 @@ class Codec[X]:
         if job.is_terminal:
             known = tuple(WorkerRecord(is_open=worker.is_open) for worker in known)
             extras = None
+        elif not self.exact:
+            job = _essence(job)
         shape = (
             job.phase,
             job.recover_count,
@@ -90,7 +124,7 @@ class Codec[X]:
             worker.must_exit,
             worker.departed,
             worker.last_sequence,
-            worker.handled - ACKS_OF_STOP,
+            worker.handled if self.exact else worker.handled - UNREAD_ANSWERS,
             known.order,
             known.finish_taken,
             known.is_open and self.keeps_open,
@@ -112,7 +146,7 @@ class Codec[X]:
                         worker.retired,
                         worker.departed,
                         worker.last_sequence,
-                        worker.handled - ACKS_OF_STOP,
+                        shape[8],
                     )
                     for key in self.keys
                 )

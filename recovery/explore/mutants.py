@@ -302,7 +302,7 @@ _OF_JOBS = (
     ),
     Mutant(
         "finish-taken-twice", "a repeated Finish is handled again", _JOBS,
-        frozenset({"finish_once"}), table=_without("message.duplicate"),
+        frozenset({"finish_once"}), table=_without("message.duplicate"), settings={"workers": 2, "max_retry": 1},
     ),
     Mutant(
         "replacement-not-checked", "a replaced worker is never told to check its machine", _JOBS,

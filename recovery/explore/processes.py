@@ -83,9 +83,12 @@ def worker_events(key: WorkerKey, last: int, attempt: int) -> tuple[ev.Event, ..
         ev.HangConfirmed(key, last - 1),
         message(ack, bootcheck, last),
         message(ack, bootcheck, last, passed=False),
+        message(ack, bootcheck, last - 1),
+        message(ack, command, last),
         message(ack, troubleshoot, last),
         message(ack, troubleshoot, last, passed=False),
         message(error, bootcheck, last),
+        message(error, bootcheck, last - 1),
         message(error, command, last),
         message(error, command, last - 1),
         message(error, command, last + 1),
@@ -109,6 +112,7 @@ class Processes:
         workers: int = 3,
         max_retry: int = 2,
         late_causes: bool = True,
+        exact: bool = False,
         step: StepFunction = step,
         judgement: Judgement = SOUND,
     ) -> None:
@@ -117,7 +121,8 @@ class Processes:
         self.late_causes = late_causes
         self.step = step
         self.judgement = judgement
-        self.codec = Codec(self.keys, max_retry, renumber, keeps_open=late_causes, blank=None)
+        self.rows: set[str] = set()  # of the table, that a walk has met
+        self.codec = Codec(self.keys, max_retry, renumber, keeps_open=late_causes, blank=None, exact=exact)
 
     @property
     def bounds(self) -> Sequence[str]:
@@ -143,6 +148,8 @@ class Processes:
         job, record, _ = self.codec.unpack(state)
         for event in self._events(state, job, record, reduced):
             result = self.step(job, event)
+            if result.row not in self.rows or result.moves:
+                self.rows.update((result.row, *(move.row for move in result.moves)))
             broken = judge_step(self.judgement, record, job, event, result)
             if result.state is job and result.count is None and not result.orders:
                 yield Move(event, state, broken)
