@@ -199,7 +199,9 @@ def renumber(state: JobState) -> JobState:
         sequence=2,
         attempt_sequence=small(state.attempt_sequence),
         workers=tuple(
-            replace(worker, last_sequence=small(worker.last_sequence), last_failure_reason="")
+            worker
+            if worker.last_sequence == small(worker.last_sequence) and not worker.last_failure_reason
+            else replace(worker, last_sequence=small(worker.last_sequence), last_failure_reason="")
             for worker in state.workers
         ),
     )
