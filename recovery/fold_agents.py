@@ -37,7 +37,8 @@ def _message(draft: Draft, signal: Signal) -> None:
     reason, is_symptom = failed, False
     if signal.kind is SignalKind.ERROR:
         rule, how = evidence.rule_of_process(signal.data)
-        reason = rule.category if phase is MessagePhase.COMMAND else failed or how
+        cause = how if rule is ends.UNKNOWN else rule.category  # "exit code 3" tells more than "unknown"
+        reason = cause if phase is MessagePhase.COMMAND else failed or how
         is_symptom = rule is ends.SYMPTOM
     event = ev.Message(
         key, _TYPES[signal.kind], phase, signal.sequence,

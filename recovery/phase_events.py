@@ -52,6 +52,7 @@ class IncarnationEnded(WorkerEvent):
 class Message(WorkerEvent):
     """An agent's message. ``passed`` false: a check failed that speaks against the hardware.
 
+    ``reason`` of an Error while training: the category, or how the process ended where nothing explains it.
     ``is_symptom``: an Error that tells only of lost peers, so that why the attempt ended is open.
     """
 

@@ -13,7 +13,7 @@ from apps.desk.words import Mark, duration, mark_for, number
 from apps.incidents import selectors as incidents
 from apps.jobs import selectors
 from apps.jobs.models import Job, Worker
-from recovery.phases import TERMINAL_PHASES
+from recovery.phases import TERMINAL_PHASES, Phase
 
 EVENT_TABS = {
     "failures": "Failures used",
@@ -32,7 +32,7 @@ class WorkerLine:
     mark: Mark
     node: str
     machine_id: int | None
-    step: int | None
+    step: int | None  # None where it is not of this attempt, or its agent is silent
     step_at: datetime | None
     step_seconds: float | None
     is_silent: bool
@@ -64,7 +64,7 @@ def job_page(
     }
     if tab == "events":
         return context | _events(job, show if show in EVENT_TABS else "failures")
-    lines = worker_lines(selectors.worker_rows(job), job)
+    lines = worker_lines(selectors.worker_rows(job), job, began_at=selectors.began_at(job))
     attempts, older = selectors.attempt_rows(job, before=before)
     return context | {
         **_workers(lines, as_table),
@@ -80,23 +80,23 @@ def job_page(
     }
 
 
-def worker_lines(workers: Sequence[Worker], job: Job) -> list[WorkerLine]:
-    """Turn workers into lines: who is silent, behind, or not in the phase of most of them."""
+def worker_lines(workers: Sequence[Worker], job: Job, *, began_at: datetime | None) -> list[WorkerLine]:
+    """Turn workers into lines: who is silent, behind, or not in the phase of most of them.
+
+    ``began_at``: start of the attempt. What a worker did before it, or told before it fell silent, is not its
+    step.
+    """
     usual = Counter(worker.inner_phase for worker in workers).most_common(1)
     usual_phase = usual[0][0] if usual else ""
-    steps = [
-        worker.incarnation.step
-        for worker in workers
-        if worker.incarnation and worker.incarnation.step is not None
-    ]
-    first = max(steps, default=None)
     is_over = job.phase in TERMINAL_PHASES
+    since = began_at if job.phase == Phase.RUN_COMMAND else None
+    known = [_known_step(worker, since, is_over=is_over) for worker in workers]
+    first = max((step for step in known if step is not None), default=None)
     lines = []
-    for worker in workers:
+    for worker, step in zip(workers, known, strict=True):
         life = worker.incarnation
-        step = life.step if life is not None else None
         behind = first - step if first is not None and step is not None else None
-        is_silent = life is not None and life.is_silent and life.ended_at is None and not is_over
+        is_silent = _is_silent(worker, is_over=is_over)
         mark = _worker_mark(worker, is_silent=is_silent, is_over=is_over)
         node = life.node_name if life is not None else ""
         lines.append(
@@ -116,14 +116,28 @@ def worker_lines(workers: Sequence[Worker], job: Job) -> list[WorkerLine]:
                 or (behind is not None and behind > 2)
                 or life is None
                 or (life.ended_at is not None and not is_over),
-                title=_worker_title(worker, mark, node, step),
+                title=_worker_title(worker, mark, node, step, is_silent=is_silent),
             )
         )
     return lines
 
 
-def _worker_title(worker: Worker, mark: Mark, node: str, step: int | None) -> str:
-    return f"{worker}: {mark.word}, {node or 'no node'}, step {number(step)}, {worker.retries} retries"
+def _is_silent(worker: Worker, *, is_over: bool) -> bool:
+    life = worker.incarnation
+    return life is not None and life.is_silent and life.ended_at is None and not is_over
+
+
+def _known_step(worker: Worker, since: datetime | None, *, is_over: bool) -> int | None:
+    life = worker.incarnation
+    if life is None or _is_silent(worker, is_over=is_over):
+        return None
+    is_old = since is not None and life.step_at is not None and life.step_at < since
+    return None if is_old else life.step
+
+
+def _worker_title(worker: Worker, mark: Mark, node: str, step: int | None, *, is_silent: bool) -> str:
+    at = "step not known" if is_silent else f"step {number(step)}"
+    return f"{worker}: {mark.word}, {node or 'no node'}, {at}, {worker.retries} retries"
 
 
 def _worker_mark(worker: Worker, *, is_silent: bool, is_over: bool) -> Mark:

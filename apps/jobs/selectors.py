@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -14,6 +14,7 @@ from django.db.models import Count, F, OuterRef, Q, QuerySet, Subquery
 from apps.jobs.models import Attempt, Checkpoint, FailureCount, Incarnation, Job, Worker
 from recovery.errors import NotFound
 from recovery.phases import LIVE_PHASES, TERMINAL_PHASES
+from recovery.rules import ends
 from recovery.signals import EndCause
 
 LIVE_WORDS = sorted(str(phase) for phase in LIVE_PHASES)
@@ -46,11 +47,15 @@ class Counters:
 
 @dataclass(frozen=True, slots=True)
 class AttemptRow:
-    """One attempt beside what the next one tells about it: steps lost and seconds until it stepped again."""
+    """One attempt beside what the next one tells about it: steps lost and seconds until it stepped again.
+
+    ``ended_by`` is the category of its end, or how the process ended where nothing explains that.
+    """
 
     attempt: Attempt
     steps_lost: int | None
     back_after_seconds: float | None
+    ended_by: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,9 +161,10 @@ def attempt_rows(
     younger = attempts.filter(n=before).first() if before is not None else None
     shown = attempts.filter(n__lt=before) if before is not None else attempts
     found = list(shown.order_by("-n")[: limit + 1])
+    words = _unexplained_ends(job, found[:limit])
     rows = []
     for attempt in found[:limit]:
-        rows.append(AttemptRow(attempt, _steps_lost(attempt, younger), _back_after(attempt, younger)))
+        rows.append(_attempt_row(attempt, younger, words))
         younger = attempt
     return rows, (found[limit - 1].n if len(found) > limit else None)
 
@@ -174,10 +180,30 @@ def attempts_of_incident(job: Job, incident_uid: Any, *, around: int) -> list[At
     missing = [attempt.n + 1 for attempt in found if attempt.n + 1 not in follows]
     for attempt in Attempt.objects.filter(job=job, n__in=missing):
         follows[attempt.n] = attempt
-    return [
-        AttemptRow(a, _steps_lost(a, follows.get(a.n + 1)), _back_after(a, follows.get(a.n + 1)))
-        for a in found
-    ]
+    words = _unexplained_ends(job, found)
+    return [_attempt_row(attempt, follows.get(attempt.n + 1), words) for attempt in found]
+
+
+def _attempt_row(attempt: Attempt, following: Attempt | None, words: Mapping[int, str]) -> AttemptRow:
+    return AttemptRow(
+        attempt=attempt,
+        steps_lost=_steps_lost(attempt, following),
+        back_after_seconds=_back_after(attempt, following),
+        ended_by=words.get(attempt.n, attempt.end_cause),
+    )
+
+
+def _unexplained_ends(job: Job, attempts: Sequence[Attempt]) -> dict[int, str]:
+    """How those attempts ended that nothing explains, by number: what their failure was counted for."""
+    numbers = [attempt.n for attempt in attempts if attempt.end_cause == ends.UNKNOWN.category]
+    if not numbers:
+        return {}
+    return dict(FailureCount.objects.filter(job=job, attempt__in=numbers).values_list("attempt", "cause"))
+
+
+def began_at(job: Job) -> datetime | None:
+    """When the job's newest attempt began; None before the first."""
+    return Attempt.objects.filter(job=job, n=job.attempt).values_list("started_at", flat=True).first()
 
 
 def _steps_lost(attempt: Attempt, following: Attempt | None) -> int | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import re
+from datetime import timedelta
 
 import pytest
 from django.test import Client
@@ -11,7 +12,7 @@ from django.test import Client
 from apps.access.clock import database_now
 from apps.desk.management.commands.sample_data import Sample
 from apps.incidents.models import InboxEntry, Signal, Subject
-from apps.jobs.models import Checkpoint, FailureCount, Incarnation, Job, Worker
+from apps.jobs.models import Attempt, Checkpoint, FailureCount, Incarnation, Job, Worker
 from tests.desk.conftest import job, text_of
 
 
@@ -111,6 +112,48 @@ def test_silent_and_slow_workers_stand_out(operator: Client) -> None:
     text = page(operator, "clip-vit-h")
     assert "worker 5 0 retries silent" in text
     assert "41 behind" in text
+
+
+def test_step_of_a_silent_worker_is_not_known(operator: Client) -> None:
+    """It may train on: what it told last is no step behind the others, and not the job's lowest."""
+    silent = Incarnation.objects.filter(worker__job__name="clip-vit-h", worker__index=5)
+    silent.update(step=3514)
+    text = page(operator, "clip-vit-h")
+    assert "attempt 1, step 3,541" in text
+    assert "silent step not known" in text
+    assert "27 behind" not in text
+    table = page(operator, "clip-vit-h", "?workers=table")
+    assert "3,514" not in table
+    assert "not known" in table
+    silent.update(is_silent=False)
+    assert "attempt 1, step 3,514" in page(operator, "clip-vit-h")
+    assert "27 behind" in page(operator, "clip-vit-h")
+
+
+def test_step_of_an_attempt_before_is_none_of_this_one(operator: Client) -> None:
+    """After a restart from a checkpoint the one that has not stepped yet is not ahead of all others."""
+    clip = job("clip-vit-h")
+    Attempt.objects.filter(job=clip, n=clip.attempt).update(started_at=database_now() - timedelta(seconds=9))
+    lives = Incarnation.objects.filter(worker__job=clip)
+    lives.update(step=3301, step_at=database_now(), is_silent=False)
+    lives.filter(worker__index=4).update(step=3388, step_at=database_now() - timedelta(seconds=20))
+    text = page(operator, "clip-vit-h")
+    assert "attempt 1, step 3,301" in text
+    assert "3,388" not in text
+    assert "87 behind" not in text
+
+
+def test_attempt_that_nothing_explains_says_how_it_ended(operator: Client) -> None:
+    llm = job("llm-70b-pretrain")
+    Attempt.objects.filter(job=llm, n=1).update(end_cause="unknown")
+    FailureCount.objects.filter(job=llm, attempt=1).update(cause="exit code 3")
+    text = page(operator, "llm-70b-pretrain")
+    assert "exit code 3" in text
+    assert "unknown" not in text
+    FailureCount.objects.filter(job=llm, attempt=1).delete()
+    assert "unknown" in page(operator, "llm-70b-pretrain"), (
+        "a failure that did not count has no words but these"
+    )
 
 
 def test_several_versions_are_marked_with_who_has_them(operator: Client) -> None:

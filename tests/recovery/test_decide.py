@@ -114,6 +114,17 @@ def test_many_errors_of_one_failure_are_one_decision_one_count_and_one_incident(
     assert "Connection reset" in "\n".join(desk.incident.verdict["evidence"])
 
 
+def test_failure_that_nothing_explains_is_counted_for_how_it_ended() -> None:
+    desk = started(max_retry=5)
+    desk.fail(1, exit_code=3)
+    decision = desk.decide()
+    assert [count.cause for count in decision.counts] == ["exit code 3"]
+    failed = desk.job.worker(W[1])
+    assert failed is not None
+    assert failed.last_failure_reason == "exit code 3"
+    assert desk.state.past_attempts[-1].end_cause == "unknown", "the category stays"
+
+
 def test_survivors_time_out_alone_is_said_to_be_unknown() -> None:
     desk = started()
     desk.fail(1, "Watchdog caught collective operation timeout: WorkNCCL(SeqNum=3389)")
