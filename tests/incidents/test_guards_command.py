@@ -40,6 +40,18 @@ def test_new_cluster_shows_its_limits_and_what_is_used() -> None:
     assert "    llm: 1 of 60 (0 machines), refused 0" in guards("--cluster", cluster.slug)
 
 
+def test_group_is_told_in_words_and_a_cluster_that_is_not_there_by_those_that_are() -> None:
+    cluster = factories.make_cluster()
+    text = guards("--cluster", cluster.slug)
+    assert "by power unit" in text
+    assert "power_unit" not in text
+    with pytest.raises(
+        CommandError, match=rf"there is no cluster 'nix' \(there are: .*{cluster.slug}"
+    ) as caught:
+        guards("--cluster", "nix")
+    assert caught.value.returncode == 2
+
+
 def test_limit_is_set_changed_and_switched_off() -> None:
     cluster = factories.make_cluster()
     words = ("--cluster", cluster.slug, "--set", "restarts")

@@ -38,7 +38,8 @@ class Command(BaseCommand):
     def handle(self, *args: Any, cluster: str, name: str, **options: Any) -> None:
         chosen = Cluster.objects.filter(slug=cluster) if cluster else Cluster.objects.order_by("slug")
         if cluster and not chosen.exists():
-            raise CommandError(f"there is no cluster {cluster}", returncode=2)
+            known = ", ".join(Cluster.objects.order_by("slug").values_list("slug", flat=True)) or "none"
+            raise CommandError(f"there is no cluster {cluster!r} (there are: {known})", returncode=2)
         if name:
             if not cluster:
                 raise CommandError("say of which cluster: --cluster", returncode=2)
@@ -71,7 +72,8 @@ class Command(BaseCommand):
         for row in GuardLimit.objects.filter(cluster=cluster).prefetch_related("counters"):
             limit = row.as_limit()
             state = "" if row.is_enabled else "  (off)"
-            self.stdout.write(f"  {row.name}: {limit_words(limit)} by {limit.dimension}{state}")
+            group = str(limit.dimension).replace("_", " ")
+            self.stdout.write(f"  {row.name}: {limit_words(limit)} by {group}{state}")
             for counter in sorted(row.counters.all(), key=lambda each: each.group):
                 used = guarding.used_now(counter, limit, now)
                 if used or counter.refusals or counter.drifts or shows_all:
