@@ -128,8 +128,6 @@ class Actions(SmallModel[World]):
         yield from self._of_people(state)
         yield from self._of_tick(state)
         for place, executor in enumerate(state.executors):
-            if reduced and executor in state.executors[:place]:
-                continue
             yield from self._of_executor(state, place, executor)
         for sent in sorted(set(state.flight)):
             flight = list(state.flight)

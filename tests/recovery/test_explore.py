@@ -187,7 +187,7 @@ def run(**options: Any) -> str:
 def test_command_says_states_transitions_depth_and_seconds() -> None:
     text = run(small=True, model="actions")
     assert re.search(
-        r"\n  1,375 states, [\d,]+ transitions, depth \d+, [\d.]+ s\n  7 properties hold\n", text
+        r"\n  2,179 states, [\d,]+ transitions, depth \d+, [\d.]+ s\n  7 properties hold\n", text
     )
     assert "two executors, at most 2 tries" in text
     assert text.endswith("every property holds in every state that was met\n")
