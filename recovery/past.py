@@ -42,6 +42,7 @@ class History:
     passed: bool = False
     everybody: bool = False
     only_ours: bool = False
+    first_start: bool = False
 
     @property
     def repeated(self) -> bool:
@@ -86,6 +87,7 @@ _EVERYBODY = re.compile(
 _ONLY_OURS = re.compile(
     rf"\bonly (?:on |for |in |with )?(?:this|that|my|our|one|a single|the same) (?:\w{{1,20}} )?(?:{_PEOPLE}|job|model|queue)\b"
     rf"|\b(?:one|this|that|my|our|a single) (?:\w{{1,20}} )?{_PEOPLE} (?:only|alone)\b"
+    rf"|\bno other (?:\w{{1,20}} )?{_PEOPLE}\b|\b(?:nobody|no one) else\b"
 )
 _OTHER_PEOPLE = re.compile(
     rf"\b(?:others?|another|all other|every other|remaining|the rest of the|any other) (?:\w{{1,20}} )?{_PEOPLE}\b"
@@ -153,7 +155,7 @@ _FAILURE = re.compile(
 _ONLY_HERE = re.compile(
     rf"\bnone elsewhere\b|\bnever elsewhere\b|\bnever on (?:the |any )?other|\bnowhere else\b|\bnot elsewhere\b|\bonly (?:on )?(?:this|that|one|the same"
     rf"|here)\b|\b(?:this|that|one) (?:{_NODE}|{_DEVICE}) (?:only|alone)\b"
-    rf"|\bno other (?:{_NODE}|rank|pod|{_DEVICE})|\bonly {_NODE}\b|\b[a-z]{{1,12}}-?\d{{1,6}} (?:only|alone)\b|\bnot on (?:the )?other"
+    rf"|\bno other (?:{_NODE}|rank|pod|{_DEVICE})|\bonly (?:on )?(?!rank|step|gpu|epoch)[a-z]{{1,12}}-?\d{{1,6}}$|\bonly {_NODE}\b|\b[a-z]{{1,12}}-?\d{{1,6}} (?:only|alone)\b|\bnot on (?:the )?other"
 )
 _ELSEWHERE = re.compile(
     rf"\b(?:other|others|another|different|elsewhere|rest|remaining|all other|every other"
@@ -233,7 +235,7 @@ _CLAIMS: Mapping[str, re.Pattern[str]] = {
         r"|image|driver|deploy|rollout|roll-out|release|switch|bump|version|patch|migration|install|commit"
         r"|merge|rebuild)"
         r"|\bsince (?:the |our )?(?:\w{1,20} )?(?:cluster|fleet|pool|site|partition) (?:grew|doubled)"
-        r"|\bsince the (?:expansion|extension|growth)\b"
+        r"|\bsince the (?:expansion|extension|growth)\b|\bsince we (?:doubled|grew|extended|enlarged|expanded|added)\b"
         r"|\bsince [^;,.]{1,40} (?:was|were|got) (?:added|extended|enlarged|expanded|upgraded|updated|changed|replaced|switched|patched|moved|enabled)"
         r"|\bafter (?:the |a |an |last \w{1,10}'?s? )?(?:\w{1,20} ){0,2}(?:change|upgrade|update|rollout"
         r"|roll-out|deploy|bump|patch|migration|rebuild)|\bnew (?:image|driver|version|release|commit|code"
@@ -265,6 +267,10 @@ _CLAIMS: Mapping[str, re.Pattern[str]] = {
         r"|\bevery \d{1,6} ?(?:h|hours|epochs|steps|days)\b"
         r"|\bevery (?:few|couple of|other|some) (?:hours|epochs|days?|weeks?|nights?)\b"
         r"|\babout (?:daily|weekly)\b|\bonce an? (?:day|night|week)\b"
+    ),
+    "first_start": re.compile(
+        r"\bfirst (?:start|launch|submission|run|attempt)\b(?! (?:after|since|that|to|with))"
+        r"|\bnothing (?:was |has been )?(?:ever )?(?:saved|written)\b|\bnever (?:saved|written|wrote)\b"
     ),
     "random": re.compile(
         r"\brandom|\bsporadic|\bintermittent|\bflaky|\bsometimes|\boccasional|\bnot reproduc|\birregular"

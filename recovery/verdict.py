@@ -204,7 +204,7 @@ def _measured(best: Hit, hits: list[Hit], facts: Mapping[str, FactValue]) -> Hit
     if best.category in _OF_LINKS and facts.get("seen.link.counters") and not facts.get("seen.link.fatal"):
         carries = facts.get("exit.running") and not facts.get("checks.hardware_failed")
         idle = facts.get("metric.seconds_since_progress")
-        if carries and (idle < _MOVES_SECONDS if isinstance(idle, float) else facts.get("log.silent")):
+        if carries and (idle < _MOVES_SECONDS if isinstance(idle, float) else facts.get("seen.log.training")):
             return replace(
                 best,
                 remedy=Remedy.EVICT_AT_CHECKPOINT,

@@ -43,6 +43,7 @@ NAMES: Mapping[str, str] = {
     "past.random": "at random places",
     "past.others_pass": "other jobs of the same kind pass",
     "past.everybody": "every user, project or tenant meets it, or one without credentials does",
+    "past.first_start": "the job starts for the first time, or nothing was ever saved",
     "past.only_ours": "this project, user or job only; others do not meet it",
     "past.passed": "a later attempt got past it with nothing changed",
     "ranks.told": "how many ranks are shown",

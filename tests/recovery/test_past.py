@@ -58,6 +58,17 @@ def claims(sentence: str) -> set[str]:
         ("first time in 11 days", {"first_time", "ran_long"}, 1),
         ("on each node it lands on", {"other_nodes", "all_nodes"}, 2),
         ("5th launch, never formed", {"every"}, 5),
+        ("every start; other projects succeed", {"every", "only_ours", "others_pass"}, 0),
+        ("only this team, others are fine", {"only_ours", "others_pass"}, 0),
+        ("no other user sees it", {"only_ours", "others_pass"}, 0),
+        ("refused for all tenants, even anonymous ones", {"everybody", "all_nodes"}, 0),
+        (
+            "gx-07 only; the rest of the pool runs the same image",
+            {"only_here", "same_node", "fine_elsewhere", "others_pass"},
+            0,
+        ),
+        ("3 launches on disjoint sets of machines", {"other_nodes"}, 3),
+        ("first start, nothing was ever saved there", {"first_start", "first_time"}, 1),
         ("also with one GPU", {"other_nodes"}, 2),
         (
             "three runs with trn-node-33 went NaN at changing steps, four runs without it did not",
