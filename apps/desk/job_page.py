@@ -64,8 +64,10 @@ def job_page(
     }
     if tab == "events":
         return context | _events(job, show if show in EVENT_TABS else "failures")
-    lines = worker_lines(selectors.worker_rows(job), job, began_at=selectors.began_at(job))
     attempts, older = selectors.attempt_rows(job, before=before)
+    is_newest_shown = bool(attempts) and attempts[0].attempt.n == job.attempt
+    began_at = attempts[0].attempt.started_at if is_newest_shown else selectors.began_at(job)
+    lines = worker_lines(selectors.worker_rows(job), job, began_at=began_at)
     return context | {
         **_workers(lines, as_table),
         "attempts": attempts,
