@@ -77,7 +77,7 @@ _PEOPLE = r"(?:projects?|users?|teams?|tenants?|namespaces?|accounts?|groups?|pe
 #: Whoever uses the machines meets it, so it is nobody's own setting.
 _EVERYBODY = re.compile(
     rf"\b(?:all|every|each|any|no|several|many|most|other|unrelated|different|multiple|both|dozens of"
-    rf"|hundreds of) (?:of )?(?:the |our |other )?(?:\w{{1,20}} )?{_PEOPLE}\b"
+    rf"|hundreds of) (?:of )?(?:the |our |other )?(?:\w{{1,20}} )?{_PEOPLE}\b(?! of (?:this|that|the|our|my)\b)"
     r"|\b(?:everyone|everybody)\b(?! else)|\b(?:nobody|no one|no-one) (?:can|could|gets?|is able)\b"
     r"|\b(?:anonymous|unauthenticated|public|without (?:a )?(?:login|credentials?|password)) ?(?:\w{1,20} )?(?:too|also"
     r"|as well|alike)\b|\b(?:also|even) (?:for |of |on |with )?(?:anonymous|unauthenticated|public)\b"

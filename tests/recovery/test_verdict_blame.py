@@ -207,3 +207,20 @@ def test_what_no_retry_mends(log: list[str], recurrence: str, remedy: str, categ
     found = verdict(*log, recurrence=recurrence)
     assert found.remedy == remedy
     assert found.category == category or not category
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "INFO no checkpoint found in /ckpt/a, training from scratch",
+        "WARNING: no checkpoint found in /ckpt/a, weights are random",
+        "PIL: image has no alpha channel",
+    ],
+)
+def test_remark_of_a_program_stops_no_job(line: str) -> None:
+    found = verdict(line, "Watchdog caught collective operation timeout: WorkNCCL(SeqNum=3389)")
+    assert (found.remedy, found.blame) == ("restart_process", "other_rank")
+
+
+def test_users_of_one_script_are_not_everybody() -> None:
+    assert verdict("KeyError: 'x'", recurrence="every start; all users of this script").remedy == "fail_fast"
