@@ -77,23 +77,30 @@ _PEOPLE = r"(?:projects?|users?|teams?|tenants?|namespaces?|accounts?|groups?|pe
 #: Whoever uses the machines meets it, so it is nobody's own setting.
 _EVERYBODY = re.compile(
     rf"\b(?:all|every|each|any|no|several|many|most|other|unrelated|different|multiple|both|dozens of"
-    rf"|hundreds of) (?:of )?(?:the |our |other )?(?:\w{{1,20}} )?{_PEOPLE}\b(?! of (?:this|that|the|our|my)\b)"
+    rf"|hundreds of) (?:of )?(?:the |our |other )?(?:\w{{1,20}} )?{_PEOPLE}\b(?! of (?:this|that|the"
+    rf"|our|my)\b)"
     r"|\b(?:everyone|everybody)\b(?! else)|\b(?:nobody|no one|no-one) (?:can|could|gets?|is able)\b"
-    r"|\b(?:anonymous|unauthenticated|public|without (?:a )?(?:login|credentials?|password)) ?(?:\w{1,20} )?(?:too|also"
+    r"|\b(?:anonymous|unauthenticated|public|without (?:a )?(?:login|credentials?"
+    r"|password)) ?(?:\w{1,20} )?(?:too|also"
     r"|as well|alike)\b|\b(?:also|even) (?:for |of |on |with )?(?:anonymous|unauthenticated|public)\b"
     r"|\b(?:need|require)s? no (?:login|credentials?|password)\b"
 )
 #: Others than this project, user or account do not meet it: what is compared is people, not machines.
 _ONLY_OURS = re.compile(
-    rf"\bonly (?:on |for |in |with )?(?:this|that|my|our|one|a single|the same) (?:\w{{1,20}} )?(?:{_PEOPLE}|job|model|queue)\b"
+    rf"\bonly (?:on |for |in |with )?(?:this|that|my|our|one|a single"
+    rf"|the same) (?:\w{{1,20}} )?(?:{_PEOPLE}|job|model|queue)\b"
     rf"|\b(?:one|this|that|my|our|a single) (?:\w{{1,20}} )?{_PEOPLE} (?:only|alone)\b"
     rf"|\bno other (?:\w{{1,20}} )?{_PEOPLE}\b|\b(?:nobody|no one) else\b"
 )
 _OTHER_PEOPLE = re.compile(
-    rf"\b(?:others?|another|all other|every other|remaining|the rest of the|any other) (?:\w{{1,20}} )?{_PEOPLE}\b"
-    rf"|\bother people'?s|\b(?:everyone|everybody) else\b|\b(?:jobs|runs|pods) of (?:the )?other (?:\w{{1,20}} )?{_PEOPLE}\b"
+    rf"\b(?:others?|another|all other|every other|remaining|the rest of the"
+    rf"|any other) (?:\w{{1,20}} )?{_PEOPLE}\b"
+    rf"|\bother people'?s|\b(?:everyone|everybody) else\b|\b(?:jobs|runs"
+    rf"|pods) of (?:the )?other (?:\w{{1,20}} )?{_PEOPLE}\b"
 )
-_MACHINE = re.compile(rf"\b{_NODE}s?\b|\belsewhere\b|\b{_DEVICE}s?\b|\bpool\b|\brack\b|\bfleet\b")
+_MACHINE = re.compile(
+    rf"\b{_NODE}s?\b|\belsewhere\b|\b{_DEVICE}s?\b|\bpool\b|\brack\b|\bfleet\b"
+)
 _HERE = re.compile(
     rf"\b(?:same|this|that|one|single|the very|its) (?:\w{{1,20}} )?{_NODE}\b"
     rf"|\b[a-z]{{1,12}}-?{_NODE}-?\d{{1,6}}\b"
@@ -109,7 +116,8 @@ _NAMED_DEVICE = re.compile(
 _EVERYWHERE = re.compile(
     rf"\b(?:all|every|each|both|any|whole|entire|most) (?:of )?(?:the )?(?:\w{{1,20}} )?(?:{_NODE}s?"
     rf"|cluster|fleet|pool|rack|zone|region|partition|"
-    r"ranks?|pairs?|teams?|tenants?|users?|projects?|namespaces?|workers)\b|\b(?:cluster|fleet|pool|zone|region"
+    r"ranks?|pairs?|teams?|tenants?|users?|projects?|namespaces?|workers)\b|\b(?:cluster|fleet|pool"
+    r"|zone|region"
     r"|site)[- ]?wide\b|\beverywhere\b"
     r"|\bacross the (?:cluster|fleet|pool|site|region|zone)|\ball (?:\w{1,20} )?(?:jobs|pods|workloads"
     r"|runs) (?:of|in|on|across) the (?:cluster|fleet|pool|site|zone|region)"
@@ -123,7 +131,8 @@ _OTHER_NODES = re.compile(
     rf" (?:sets? of )?(?:\w{{1,20}} )?{_NODE}s?\b|\bmoved to (?:an?other|different|a new)"
     rf"|\bregardless of (?:the )?{_NODE}|\bwhichever {_NODE}|\bon any {_NODE}"
     rf"|\bafter (?:a )?(?:{_NODE} )?(?:swap|replacement|migration|move)\b|\belsewhere too\b|\balso (?:on"
-    rf"|elsewhere)|\b(?:each|every|any) {_NODE} (?:it|that|the job|they) |\balso fails (?:on|with)|\b(?:replaced|swapped|changed|moved) (?:the )?{_NODE}\b"
+    rf"|elsewhere)|\b(?:each|every|any) {_NODE} (?:it|that|the job|they) |\balso fails (?:on|with)"
+    rf"|\b(?:replaced|swapped|changed|moved) (?:the )?{_NODE}\b"
     rf"|\breplacing (?:the )?{_NODE}|\bmoving to an?other|\bon a (?:laptop|workstation)|\b(?:also"
     rf"|even) (?:with|on) (?:one|a single|1) (?:gpu|{_NODE})"
 )
@@ -138,14 +147,18 @@ _SUCCESS = re.compile(
     r"|unaffected|normal|normally|"
     r"no (?:problems?|trouble|failures?|errors?|issues?)|went away|goes away|disappear\w{0,3}"
     r"|vanish\w{0,2}|is gone|was gone|cured|it ran|came up|reach(?:es|ed)? it|gets? through|"
-    r"finish(?:ed|es)|completed|got through|trains?|trained|resumed|(?<!\d )runs on|runs? (?:well|through|clean|fine)"
+    r"finish(?:ed|es)|completed|got through|trains?|trained|resumed|(?<!\d )runs on|runs? (?:well"
+    r"|through|clean|fine)"
     r"|ran (?:well|through|clean|fine|without)|"
-    rf"(?:others|everyone else|everybody else|other {_PEOPLE}|(?:rest|remainder) of the (?:\w{{1,20}} )?\w{{1,20}}|{_NODE}s) "
+    rf"(?:others|everyone else|everybody else|other {_PEOPLE}|(?:rest"
+    rf"|remainder) of the (?:\w{{1,20}} )?\w{{1,20}}|{_NODE}s) "
     r"(?:still |can |all )?(?:pull|read|load|use|run|start|get|reach|launch|mount|write)s?\b"
-    r"|(?:start|run|load|use)s? (?:the |this |that )?(?:very )?same (?:image|container|version|build|job|code|script)"
+    r"|(?:start|run|load|use)s? (?:the |this |that )?(?:very )?same (?:image|container|version|build"
+    r"|job|code|script)"
     r"|(?:start|run|load)s? (?:this|that) (?:image|container|version|build|job|code|script)"
     r"|goes? through|went through|got past|went past|without (?:it|trouble|error|problem)|starts? (?:fine"
-    r"|the same|normally)|(?:image|job|it|code|container|pod|version|script) (?:starts|loads|runs) (?:on|there|everywhere)"
+    r"|the same|normally)|(?:image|job|it|code|container|pod|version|script) (?:starts|loads"
+    r"|runs) (?:on|there|everywhere)"
     r"|green|steady|stable)\b"
 )
 _FAILURE = re.compile(
@@ -153,9 +166,12 @@ _FAILURE = re.compile(
     r"|kill\w{0,3}|abort\w{0,3}|never|not|lost|broke\w{0,1}|without success)\b"
 )
 _ONLY_HERE = re.compile(
-    rf"\bnone elsewhere\b|\bnever elsewhere\b|\bnever on (?:the |any )?other|\bnowhere else\b|\bnot elsewhere\b|\bonly (?:on )?(?:this|that|one|the same"
+    rf"\bnone elsewhere\b|\bnever elsewhere\b|\bnever on (?:the |any )?other|\bnowhere else\b"
+    rf"|\bnot elsewhere\b|\bonly (?:on )?(?:this|that|one|the same"
     rf"|here)\b|\b(?:this|that|one) (?:{_NODE}|{_DEVICE}) (?:only|alone)\b"
-    rf"|\bno other (?:{_NODE}|rank|pod|{_DEVICE})|\bonly (?:on )?(?!rank|step|gpu|epoch)[a-z]{{1,12}}-?\d{{1,6}}$|\bonly {_NODE}\b|\b[a-z]{{1,12}}-?\d{{1,6}} (?:only|alone)\b|\bnot on (?:the )?other"
+    rf"|\bno other (?:{_NODE}|rank|pod|{_DEVICE})|\bonly (?:on )?(?!rank|step|gpu"
+    rf"|epoch)[a-z]{{1,12}}-?\d{{1,6}}$|\bonly {_NODE}\b|\b[a-z]{{1,12}}-?\d{{1,6}} (?:only|alone)\b"
+    rf"|\bnot on (?:the )?other"
 )
 _ELSEWHERE = re.compile(
     rf"\b(?:other|others|another|different|elsewhere|rest|remaining|all other|every other"
@@ -178,7 +194,8 @@ _PASSED = re.compile(
 )
 #: The failure left together with a machine.
 _AWAY_WITH_NODE = re.compile(
-    rf"\b(?:after|once|since|when|without) (?:the |this |that |its )?(?:{_NODE}|[a-z]{{1,12}}-?{_NODE}-?\d{{1,6}})"
+    rf"\b(?:after|once|since|when|without) (?:the |this |that |its )?(?:{_NODE}"
+    rf"|[a-z]{{1,12}}-?{_NODE}-?\d{{1,6}})"
     rf" (?:was |had been |is |got )?(?:replaced|removed|drained|swapped|taken out|cordoned|left out|excluded)"
     r"|\bexclud\w{2,3} [a-z]"
 )
@@ -191,8 +208,10 @@ _NOT_WITHOUT = re.compile(
 #: Fact -> what a clause about failures says when it is so.
 _CLAIMS: Mapping[str, re.Pattern[str]] = {
     "first_time": re.compile(
-        r"\bfirst in \d|\binitial (?:failure|occurrence)|\b(?:is|was) the first\b|\bnot happened before\b|\bnever happened\b"
-        r"|\bnothing like (?:it|this)\b|\bfirst (?:time|occurrence|failure|seen|such|attempt|incident|submission|start"
+        r"\bfirst in \d|\binitial (?:failure|occurrence)|\b(?:is|was) the first\b"
+        r"|\bnot happened before\b|\bnever happened\b"
+        r"|\bnothing like (?:it|this)\b|\bfirst (?:time|occurrence|failure|seen|such|attempt|incident"
+        r"|submission|start"
         r"|restart|crash|event|report|launch|one|try|sighting|run|resume|save|job)|^first$|\b1st\b"
         r"|\bnever (?:seen |happened )?before\b|\bno earlier\b|\bnot seen before\b|\bonce only\b"
         r"|\bonly once\b|\bsingle (?:event|occurrence)"
@@ -202,7 +221,8 @@ _CLAIMS: Mapping[str, re.Pattern[str]] = {
     "every": re.compile(
         rf"\b(?:every|each|all|any) (?:single )?(?:[\w-]{{1,20}} )?{_TRY}s?\b|\balways\b|\bdeterministic"
         rf"|\breproduc|\bevery time\b|\bconsistently\b"
-        rf"|\bnever (?:formed|started|came up|worked|succeeded|connected|got (?:past|beyond)|comes up|starts)\b"
+        rf"|\bnever (?:formed|started|came up|worked|succeeded|connected|got (?:past|beyond)|comes up"
+        rf"|starts)\b"
         rf"|\b(?:every|each) (?:one )?of (?:the )?{_NUMBER}\b|\bevery one of\b"
         rf"|\b(\d{{1,3}}) ?(?:of|out of|/) ?\1\b|\b({_NUMBER}) (?:of"
         rf"|out of) (?:the )?\2\b|\bwithout exception\b|\b100 ?%|\bin a row\b|\bon both (?:attempt|run"
@@ -235,8 +255,10 @@ _CLAIMS: Mapping[str, re.Pattern[str]] = {
         r"|image|driver|deploy|rollout|roll-out|release|switch|bump|version|patch|migration|install|commit"
         r"|merge|rebuild)"
         r"|\bsince (?:the |our )?(?:\w{1,20} )?(?:cluster|fleet|pool|site|partition) (?:grew|doubled)"
-        r"|\bsince the (?:expansion|extension|growth)\b|\bsince we (?:doubled|grew|extended|enlarged|expanded|added)\b"
-        r"|\bsince [^;,.]{1,40} (?:was|were|got) (?:added|extended|enlarged|expanded|upgraded|updated|changed|replaced|switched|patched|moved|enabled)"
+        r"|\bsince the (?:expansion|extension|growth)\b|\bsince we (?:doubled|grew|extended|enlarged"
+        r"|expanded|added)\b"
+        r"|\bsince [^;,.]{1,40} (?:was|were|got) (?:added|extended|enlarged|expanded|upgraded|updated"
+        r"|changed|replaced|switched|patched|moved|enabled)"
         r"|\bafter (?:the |a |an |last \w{1,10}'?s? )?(?:\w{1,20} ){0,2}(?:change|upgrade|update|rollout"
         r"|roll-out|deploy|bump|patch|migration|rebuild)|\bnew (?:image|driver|version|release|commit|code"
         r"|plugin)|\bwith image\b|\bwith the new\b"
@@ -254,12 +276,16 @@ _CLAIMS: Mapping[str, re.Pattern[str]] = {
         r"|recovery|relaunch|requeue)|\bfirst restart\b|\bin-place restart|\bafter restarting"
     ),
     "option": re.compile(
-        r"\bonly (?:when|if|at|for|above|beyond|in combination) (?:\w{1,20} ){0,3}(?:batch|size|length|context|global"
-        r"|micro|sequence|tokens|precision|bf16|fp8|fp16|compile|offload|parallel|world|workers|ranks|gpus|nodes"
-        r"|option|flag|setting)|\b(?:goes|went) away (?:with|without|when)|\bdisappears? (?:with|without|when)"
+        r"\bonly (?:when|if|at|for|above|beyond|in combination) (?:\w{1,20} ){0,3}(?:batch|size|length"
+        r"|context|global"
+        r"|micro|sequence|tokens|precision|bf16|fp8|fp16|compile|offload|parallel|world|workers|ranks"
+        r"|gpus|nodes"
+        r"|option|flag|setting)|\b(?:goes|went) away (?:with|without|when)|\bdisappears? (?:with|without"
+        r"|when)"
         r"|\bnever happen\w{0,4} with|\bwith \d{1,5} (?:nodes|ranks|gpus|workers) or more"
         r"|\bfails on [a-z]{1,3}\d{2,4}\b|\bworks on [a-z]{1,3}\d{2,4}\b"
-        r"|\bwith (?!this\b|that\b|it\b)\w{1,40}(?:=| on\b| off\b| enabled| disabled)|\bnever with|\bonly with|\bwithout the option"
+        r"|\bwith (?!this\b|that\b|it\b)\w{1,40}(?:=| on\b| off\b| enabled| disabled)|\bnever with"
+        r"|\bonly with|\bwithout the option"
         r"|\bwhen (?:enabled|disabled)|\bdepends on"
     ),
     "growing": re.compile(
@@ -278,7 +304,9 @@ _CLAIMS: Mapping[str, re.Pattern[str]] = {
     ),
 }  # fmt: skip
 
-_ALWAYS_AT = re.compile(r"\balways (?:\w{1,20} ){0,2}(?:at|after|during|right|in|when|before|while)\b")
+_ALWAYS_AT = re.compile(
+    r"\balways (?:\w{1,20} ){0,2}(?:at|after|during|right|in|when|before|while)\b"
+)
 _COUNT = re.compile(
     rf"\b(\d{{1,6}})(?:st|nd|rd|th)\b|\b(\d{{1,6}}) ?(?:x\b|times\b)|\b(\d{{1,6}}) (?:of|out of"
     rf"|/) ?\d{{1,6}}\b"
@@ -308,10 +336,12 @@ _NEGATED = re.compile(
 )
 _OTHERS_ARE_FINE = re.compile(
     rf"\b(?:the )?(?:other|others|rest of the|remaining|neighbou?ring) (?:\w{{1,20}} )?{_NODE}s? "
-    r"(?:are |were |is |run |stay )?(?:all )?(?:fine|ok|okay|clean|healthy|unaffected|normal|green|good|stable)\b"
+    r"(?:are |were |is |run |stay )?(?:all )?(?:fine|ok|okay|clean|healthy|unaffected|normal|green"
+    r"|good|stable)\b"
 )
 _CLAUSES = re.compile(
-    r"[;,()]|\.(?!\d)| but | while | whereas | yet | though | although | - | and (?=other|the other|none|those"
+    r"[;,()]|\.(?!\d)| but | while | whereas | yet | though | although | - | and (?=other|the other"
+    r"|none|those"
     r"|all other|a \w{1,20} )"
 )
 
@@ -353,7 +383,11 @@ def read_recurrence(sentence: str) -> History:
         claims["same_point"] = claims["same_sequence"]
     if claims["only_ours"] and not _MACHINE.search(text):
         claims["fine_elsewhere"] = False  # "others are fine" goes on about people
-    if count >= 2 and _OTHERS_ARE_FINE.search(text) and not (claims["other_nodes"] or claims["all_nodes"]):
+    if (
+        count >= 2
+        and _OTHERS_ARE_FINE.search(text)
+        and not (claims["other_nodes"] or claims["all_nodes"])
+    ):
         claims["same_node"] = True  # again and again, and not there: so here
     return _settled(claims, count)
 
@@ -371,30 +405,40 @@ def _read_clause(clause: str, claims: dict[str, bool]) -> int:
         if _AWAY_WITH_NODE.search(clause):
             claims["same_node"] = claims["fine_elsewhere"] = True
             return 0
-        claims["passed"] |= _PASSED.search(clause) is not None and not _ELSEWHERE.search(clause)
+        claims["passed"] |= _PASSED.search(
+            clause
+        ) is not None and not _ELSEWHERE.search(clause)
         if _OTHER_PEOPLE.search(clause) and not _MACHINE.search(clause):
             claims["only_ours"] = claims["others_pass"] = True
             return 0
         claims["ran_long"] |= (
             _CLAIMS["ran_long"].search(clause) is not None
             or re.search(
-                r"\bbefore\b|\byesterday\b|\blast (?:week|night|month)\b|\bearlier\b|\bpreviously\b", clause
-            )
-            is not None
-        )
-        claims["option"] |= _CLAIMS["option"].search(clause) is not None
-        claims["fine_elsewhere"] |= _ELSEWHERE.search(clause) is not None and not re.search(
-            r"\b(?:former|other|older|old|previous) (?:image|jobs?|version|commit|driver)", clause
-        )
-        claims["others_pass"] |= (
-            re.search(
-                r"\b(?:other|former|older|old|previous|same) (?!node|host|machine|server|vm)(?:\w{1,20} )?(?:image|jobs?|version|commit"
-                r"|driver|runs?|models?|config\w{0,10}|code|script)|\b(?:jobs|runs|pods|launches) with\b|^(?:\w{1,20} )?\d{1,3}\.\d",
+                r"\bbefore\b|\byesterday\b|\blast (?:week|night|month)\b|\bearlier\b|\bpreviously\b",
                 clause,
             )
             is not None
         )
-        claims["changing_point"] |= re.search(r"\b(?:went|got|gone) past\b", clause) is not None
+        claims["option"] |= _CLAIMS["option"].search(clause) is not None
+        claims["fine_elsewhere"] |= _ELSEWHERE.search(
+            clause
+        ) is not None and not re.search(
+            r"\b(?:former|other|older|old|previous) (?:image|jobs?|version|commit|driver)",
+            clause,
+        )
+        claims["others_pass"] |= (
+            re.search(
+                r"\b(?:other|former|older|old|previous|same) (?!node|host|machine|server"
+                r"|vm)(?:\w{1,20} )?(?:image|jobs?|version|commit"
+                r"|driver|runs?|models?|config\w{0,10}|code|script)|\b(?:jobs|runs|pods|launches) with\b"
+                r"|^(?:\w{1,20} )?\d{1,3}\.\d",
+                clause,
+            )
+            is not None
+        )
+        claims["changing_point"] |= (
+            re.search(r"\b(?:went|got|gone) past\b", clause) is not None
+        )
         return 0
     for name, pattern in _CLAIMS.items():
         claims[name] |= pattern.search(clause) is not None
@@ -406,25 +450,41 @@ def _read_clause(clause: str, claims: dict[str, bool]) -> int:
     claims["other_jobs"] |= _OTHER_JOBS.search(clause) is not None
     if not claims["only_here"]:
         claims["all_nodes"] |= _EVERYWHERE.search(clause) is not None
-        claims["other_nodes"] |= _OTHER_NODES.search(clause) is not None and "none" not in clause
+        claims["other_nodes"] |= (
+            _OTHER_NODES.search(clause) is not None and "none" not in clause
+        )
     counted = _NUMBERED.sub(" ", _DURATION.sub(" ", clause))
-    numbers = [int(next(group for group in match.groups() if group)) for match in _COUNT.finditer(counted)]
-    return max([0, *numbers, *(_WORD_NUMBERS[match[1]] for match in _WORDS.finditer(counted))])
+    numbers = [
+        int(next(group for group in match.groups() if group))
+        for match in _COUNT.finditer(counted)
+    ]
+    return max(
+        [0, *numbers, *(_WORD_NUMBERS[match[1]] for match in _WORDS.finditer(counted))]
+    )
 
 
 def _settled(claims: dict[str, bool], count: int) -> History:
     """Claims made to agree with each other."""
     claims["passed"] &= not claims["every"]
-    if claims["first_time"] and (claims["every"] or count > 1) and not claims["after_restart"]:
+    if (
+        claims["first_time"]
+        and (claims["every"] or count > 1)
+        and not claims["after_restart"]
+    ):
         claims["first_time"] = False
     if claims["first_time"]:
         count, claims["every"] = 1, False
     elif claims["other_nodes"]:
         count = max(count, 2)  # two machines are two failures
     claims["everybody"] &= not (
-        claims["only_ours"] or claims["only_here"] or claims["same_node"] or claims["same_device"]
+        claims["only_ours"]
+        or claims["only_here"]
+        or claims["same_node"]
+        or claims["same_device"]
     )
-    claims["other_jobs"] &= claims["same_node"] or claims["same_device"] or claims["only_here"]
+    claims["other_jobs"] &= (
+        claims["same_node"] or claims["same_device"] or claims["only_here"]
+    )
     if claims["only_here"]:
         claims["all_nodes"] = claims["other_nodes"] = False
         claims["same_node"] = True
