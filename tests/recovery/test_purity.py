@@ -12,8 +12,8 @@ import pytest
 PACKAGE = Path(__file__).parents[2] / "recovery"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 ALLOWED_MODULES = {
-    "__future__", "array", "bisect", "collections", "dataclasses", "datetime", "enum", "functools", "hashlib", "itertools", "json",
-    "math", "operator", "pathlib", "re", "tomllib", "types", "typing", "recovery", "agent",
+    "__future__", "array", "bisect", "collections", "dataclasses", "datetime", "enum", "functools", "hashlib",
+    "itertools", "json", "math", "operator", "pathlib", "re", "tomllib", "types", "typing", "recovery", "agent",
 }  # fmt: skip
 CLOCKS = {"now", "utcnow", "today", "time", "monotonic", "perf_counter"}
 
