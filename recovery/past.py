@@ -98,9 +98,7 @@ _OTHER_PEOPLE = re.compile(
     rf"|\bother people'?s|\b(?:everyone|everybody) else\b|\b(?:jobs|runs"
     rf"|pods) of (?:the )?other (?:\w{{1,20}} )?{_PEOPLE}\b"
 )
-_MACHINE = re.compile(
-    rf"\b{_NODE}s?\b|\belsewhere\b|\b{_DEVICE}s?\b|\bpool\b|\brack\b|\bfleet\b"
-)
+_MACHINE = re.compile(rf"\b{_NODE}s?\b|\belsewhere\b|\b{_DEVICE}s?\b|\bpool\b|\brack\b|\bfleet\b")
 _HERE = re.compile(
     rf"\b(?:same|this|that|one|single|the very|its) (?:\w{{1,20}} )?{_NODE}\b"
     rf"|\b[a-z]{{1,12}}-?{_NODE}-?\d{{1,6}}\b"
@@ -304,9 +302,7 @@ _CLAIMS: Mapping[str, re.Pattern[str]] = {
     ),
 }  # fmt: skip
 
-_ALWAYS_AT = re.compile(
-    r"\balways (?:\w{1,20} ){0,2}(?:at|after|during|right|in|when|before|while)\b"
-)
+_ALWAYS_AT = re.compile(r"\balways (?:\w{1,20} ){0,2}(?:at|after|during|right|in|when|before|while)\b")
 _COUNT = re.compile(
     rf"\b(\d{{1,6}})(?:st|nd|rd|th)\b|\b(\d{{1,6}}) ?(?:x\b|times\b)|\b(\d{{1,6}}) (?:of|out of"
     rf"|/) ?\d{{1,6}}\b"
@@ -383,11 +379,7 @@ def read_recurrence(sentence: str) -> History:
         claims["same_point"] = claims["same_sequence"]
     if claims["only_ours"] and not _MACHINE.search(text):
         claims["fine_elsewhere"] = False  # "others are fine" goes on about people
-    if (
-        count >= 2
-        and _OTHERS_ARE_FINE.search(text)
-        and not (claims["other_nodes"] or claims["all_nodes"])
-    ):
+    if count >= 2 and _OTHERS_ARE_FINE.search(text) and not (claims["other_nodes"] or claims["all_nodes"]):
         claims["same_node"] = True  # again and again, and not there: so here
     return _settled(claims, count)
 
@@ -405,9 +397,7 @@ def _read_clause(clause: str, claims: dict[str, bool]) -> int:
         if _AWAY_WITH_NODE.search(clause):
             claims["same_node"] = claims["fine_elsewhere"] = True
             return 0
-        claims["passed"] |= _PASSED.search(
-            clause
-        ) is not None and not _ELSEWHERE.search(clause)
+        claims["passed"] |= _PASSED.search(clause) is not None and not _ELSEWHERE.search(clause)
         if _OTHER_PEOPLE.search(clause) and not _MACHINE.search(clause):
             claims["only_ours"] = claims["others_pass"] = True
             return 0
@@ -420,9 +410,7 @@ def _read_clause(clause: str, claims: dict[str, bool]) -> int:
             is not None
         )
         claims["option"] |= _CLAIMS["option"].search(clause) is not None
-        claims["fine_elsewhere"] |= _ELSEWHERE.search(
-            clause
-        ) is not None and not re.search(
+        claims["fine_elsewhere"] |= _ELSEWHERE.search(clause) is not None and not re.search(
             r"\b(?:former|other|older|old|previous) (?:image|jobs?|version|commit|driver)",
             clause,
         )
@@ -436,9 +424,7 @@ def _read_clause(clause: str, claims: dict[str, bool]) -> int:
             )
             is not None
         )
-        claims["changing_point"] |= (
-            re.search(r"\b(?:went|got|gone) past\b", clause) is not None
-        )
+        claims["changing_point"] |= re.search(r"\b(?:went|got|gone) past\b", clause) is not None
         return 0
     for name, pattern in _CLAIMS.items():
         claims[name] |= pattern.search(clause) is not None
@@ -450,41 +436,25 @@ def _read_clause(clause: str, claims: dict[str, bool]) -> int:
     claims["other_jobs"] |= _OTHER_JOBS.search(clause) is not None
     if not claims["only_here"]:
         claims["all_nodes"] |= _EVERYWHERE.search(clause) is not None
-        claims["other_nodes"] |= (
-            _OTHER_NODES.search(clause) is not None and "none" not in clause
-        )
+        claims["other_nodes"] |= _OTHER_NODES.search(clause) is not None and "none" not in clause
     counted = _NUMBERED.sub(" ", _DURATION.sub(" ", clause))
-    numbers = [
-        int(next(group for group in match.groups() if group))
-        for match in _COUNT.finditer(counted)
-    ]
-    return max(
-        [0, *numbers, *(_WORD_NUMBERS[match[1]] for match in _WORDS.finditer(counted))]
-    )
+    numbers = [int(next(group for group in match.groups() if group)) for match in _COUNT.finditer(counted)]
+    return max([0, *numbers, *(_WORD_NUMBERS[match[1]] for match in _WORDS.finditer(counted))])
 
 
 def _settled(claims: dict[str, bool], count: int) -> History:
     """Claims made to agree with each other."""
     claims["passed"] &= not claims["every"]
-    if (
-        claims["first_time"]
-        and (claims["every"] or count > 1)
-        and not claims["after_restart"]
-    ):
+    if claims["first_time"] and (claims["every"] or count > 1) and not claims["after_restart"]:
         claims["first_time"] = False
     if claims["first_time"]:
         count, claims["every"] = 1, False
     elif claims["other_nodes"]:
         count = max(count, 2)  # two machines are two failures
     claims["everybody"] &= not (
-        claims["only_ours"]
-        or claims["only_here"]
-        or claims["same_node"]
-        or claims["same_device"]
+        claims["only_ours"] or claims["only_here"] or claims["same_node"] or claims["same_device"]
     )
-    claims["other_jobs"] &= (
-        claims["same_node"] or claims["same_device"] or claims["only_here"]
-    )
+    claims["other_jobs"] &= claims["same_node"] or claims["same_device"] or claims["only_here"]
     if claims["only_here"]:
         claims["all_nodes"] = claims["other_nodes"] = False
         claims["same_node"] = True
