@@ -23,6 +23,8 @@ _GOOD_TYPE = re.compile(
     r"|reachable|enabled|synchronized|synced|installed|present|mounted|loaded|alive|active|working|ok|up)$",
     re.IGNORECASE,
 )
+#: Reasons that settle it where the type does not say whether it is well when true.
+_ILL_REASON = re.compile(r"[: ]{1,4}\w*?(?:nothealthy|(?<!no)(?<!not)unhealthy)\b", re.IGNORECASE)
 
 
 def is_well(condition: str) -> bool:
@@ -30,8 +32,9 @@ def is_well(condition: str) -> bool:
 
     Source: conventions of Kubernetes node conditions and of node-problem-detector.
     """
-    found = _CONDITION.match(condition.strip())
-    if found is None:
+    told = condition.strip()
+    found = _CONDITION.match(told)
+    if found is None or _ILL_REASON.match(told, found.end()):
         return False
     return (_GOOD_TYPE.search(found[1]) is not None) is (found[2] == "True")
 
