@@ -141,7 +141,7 @@ _OTHER_JOBS = re.compile(
     r"|\bfailed pods\b|\bwhichever job\b"
 )
 _SUCCESS = re.compile(
-    r"\b(?:fine|clean|cleanly|ok|okay|works?|worked|working|pass|passes|passed|succeeds?|succeeded|healthy"
+    r"\b(?:fine|clean|cleanly|ok|okay|agrees?|works?|worked|working|pass|passes|passed|succeeds?|succeeded|healthy"
     r"|unaffected|normal|normally|"
     r"no (?:problems?|trouble|failures?|errors?|issues?)|went away|goes away|disappear\w{0,3}"
     r"|vanish\w{0,2}|is gone|was gone|cured|it ran|came up|reach(?:es|ed)? it|gets? through|"
