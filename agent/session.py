@@ -618,7 +618,8 @@ class Session:
         self._table.stop(0.0, lambda _stopped: self._drain(is_waited_for))
 
     def _drain(self, is_waited_for: bool) -> None:
-        flush_until = time.monotonic() + FLUSH_SECONDS
+        seconds = self._settings.flush_seconds
+        flush_until = time.monotonic() + (FLUSH_SECONDS if seconds is None else seconds)
         once = _Once(lambda: self._flush(flush_until))
         if self._run is not None and self._run.output is not None:
             self._run.output.when_empty(lambda: self._loop.post(once.call))

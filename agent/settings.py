@@ -46,6 +46,7 @@ class Settings:
         self.order_wait_seconds = self._seconds("INCIDENTDESK_ORDER_WAIT_SECONDS")
         self.finish_wait_seconds = self._seconds("INCIDENTDESK_FINISH_WAIT_SECONDS")
         self.hang_min_seconds = self._seconds("INCIDENTDESK_HANG_MIN_SECONDS")
+        self.flush_seconds = self._seconds("INCIDENTDESK_FLUSH_SECONDS")
         self.state_dir = state_dir(env)
 
     def command_env(self, extra: Dict[str, str]) -> Dict[str, str]:

@@ -176,6 +176,7 @@ class Stack:
     def _note_environment(self) -> None:
         """Write down, for `./desk manage`, what the processes get; the directory is closed to others."""
         ours = {name: value for name, value in os.environ.items() if name.startswith("INCIDENTDESK_")}
+        ours.pop("INCIDENTDESK_PROCESS", None)  # names one of the processes, not the desk
         note = self.root / ENVIRONMENT_NOTE
         note.touch(mode=0o600)
         note.write_text(json.dumps(ours | self.env))

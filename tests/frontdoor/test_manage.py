@@ -71,6 +71,7 @@ def test_starting_desk_notes_its_variables_for_its_owner_only(
     state: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("INCIDENTDESK_RULES", "/etc/site.toml")
+    monkeypatch.setenv("INCIDENTDESK_PROCESS", "watch")
     desk = Stack(state, profile="drill")
     monkeypatch.setattr(desk.supervisor, "start", lambda: None)
     with desk:

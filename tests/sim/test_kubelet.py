@@ -141,7 +141,8 @@ def test_missing_config_map_holds_the_pod_until_it_is_there(bench: Bench) -> Non
     bench.run_pod("waits", "exit 0", volumes=volumes)
     until(lambda: "FailedMount" in bench.reasons("waits"), "FailedMount")
     assert bench.phase("waits") == "Pending"
-    assert bench.container("waits")["state"] == {"waiting": {"reason": "ContainerCreating"}}
+    waiting = {"waiting": {"reason": "ContainerCreating"}}
+    until(lambda: bench.container("waits").get("state") == waiting, "the status says why")
 
     bench.store.create("ConfigMap", {"metadata": {"name": "later", "namespace": "lab"}}, actor="test")
 
