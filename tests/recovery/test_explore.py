@@ -16,6 +16,7 @@ from recovery.explore import report
 from recovery.explore.catalog import SEED_STATES, SMALL, TITLES, full, model, models
 from recovery.explore.channels import Channels
 from recovery.explore.engine import Walk, walk
+from recovery.explore.jobs import LIVENESS
 from recovery.explore.mutants import MUTANTS, Mutant
 from recovery.explore.processes import Processes
 from recovery.phases import TABLE, JobState, WorkerState, renumber, step_over
@@ -94,7 +95,7 @@ def with_letters(mutant: Mutant, *, sealed: bool, workers: int, rise: int = 3) -
         workers=workers, max_retry=1, rise=rise, sealed=sealed, step=step_over(mutant.table(TABLE)),
         judgement=mutant.judgement,
     )  # fmt: skip
-    return walk(made)
+    return walk(made, most_states=500_000)
 
 
 @pytest.mark.parametrize("mutant", IN_CHANNELS, ids=lambda mutant: mutant.name)
@@ -112,8 +113,13 @@ def test_most_faults_show_with_one_worker_already() -> None:
 
 @pytest.mark.long
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("mutant", IN_CHANNELS, ids=lambda mutant: mutant.name)
+@pytest.mark.parametrize(
+    "mutant",
+    [mutant for mutant in IN_CHANNELS if LIVENESS not in mutant.broken],
+    ids=lambda mutant: mutant.name,
+)
 def test_plain_letters_show_every_fault_of_channels(mutant: Mutant) -> None:
+    """A fault that only a whole walk shows is compared with one worker: with two it has too many plain states."""
     plain = with_letters(mutant, sealed=False, workers=2, rise=4).violation
     assert plain is not None
     assert plain.name in mutant.broken
