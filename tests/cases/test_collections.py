@@ -1,0 +1,109 @@
+"""Labelled failures beyond the sample, collection by collection; see README.md for what their figures mean."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from apps.incidents.diagnosing import prediction, verdict_on
+from recovery.rules.builtin import builtin_rules
+from recovery.rules.categories import CATEGORIES
+from tests.cases.scoring import score
+
+HERE = Path(__file__).parent
+FILES = ("failures.jsonl", "further.jsonl", "second.jsonl", "machines.jsonl", "programs.jsonl")
+
+
+@dataclass(frozen=True)
+class Bar:
+    """What the cases from ``first`` up to ``last`` of a file reach at least, and cost a case at most."""
+
+    file: str
+    first: str
+    last: str
+    cases: int
+    action: float
+    cost: float
+    tricky: float = 0.0
+    blame: float = 0.0
+    category: float = 0.0
+    healthy_isolated: int = 0
+
+
+BARS = {
+    "further": Bar("further.jsonl", "h001", "h282", 271, 0.90, 0.22, 0.89, 0.91, healthy_isolated=1),
+    "further-measured-only": Bar("further.jsonl", "h221", "h282", 62, 0.78, 0.58, healthy_isolated=1),
+    "second-told-in-principles": Bar(
+        "second.jsonl", "k001", "k108", 108, 0.92, 0.15, 0.90, 0.90, healthy_isolated=1
+    ),
+    "second-measured-only": Bar(
+        "second.jsonl", "k109", "k167", 59, 0.81, 0.27, 0.77, 0.89, healthy_isolated=1
+    ),
+    "machines": Bar("machines.jsonl", "w001", "w470", 279, 0.97, 0.06, 0.97, 0.97, 0.95),
+    "programs": Bar("programs.jsonl", "p001", "p424", 275, 0.97, 0.06, 0.97, 0.96, 0.85),
+}
+
+
+@cache
+def cases(name: str) -> tuple[dict[str, Any], ...]:
+    return tuple(json.loads(line) for line in (HERE / name).read_text(encoding="utf-8").splitlines())
+
+
+@cache
+def predictions(name: str) -> dict[str, dict[str, Any]]:
+    rules = builtin_rules()
+    return {case["id"]: prediction(case["id"], verdict_on(case["signals"], rules)) for case in cases(name)}
+
+
+@pytest.mark.parametrize("bar", BARS.values(), ids=BARS)
+def test_collection_reaches_its_bar(bar: Bar) -> None:
+    chosen = [case for case in cases(bar.file) if bar.first <= case["id"] <= bar.last]
+    reached = score(chosen, predictions(bar.file))
+    assert reached.cases == bar.cases
+    assert reached.action >= bar.action
+    assert reached.tricky >= bar.tricky
+    assert reached.blame >= bar.blame
+    assert reached.category >= bar.category
+    assert reached.cost <= bar.cost
+    assert len(reached.healthy_isolated) <= bar.healthy_isolated
+
+
+def test_no_case_stands_twice() -> None:
+    signals = [json.dumps(case["signals"], sort_keys=True) for name in FILES for case in cases(name)]
+    assert len(set(signals)) == len(signals)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_each_label_is_possible(name: str) -> None:
+    """What no verdict could ever match would only lower the figures."""
+    ids = [case["id"] for case in cases(name)]
+    assert ids == sorted(set(ids))
+    for case in cases(name):
+        expect = case["expect"]
+        assert expect["category"] in CATEGORIES, case["id"]
+        assert not (expect["action"] == "fail_fast" and expect["retryable"]), case["id"]
+        takes_node_out = expect["action"] in {"isolate_node", "evict_at_checkpoint"}
+        assert expect["blame"] == "node" or not takes_node_out, case["id"]
+
+
+DRESSES: dict[str, Callable[[str], str]] = {
+    "torchrun": lambda line: f"[default3]:[rank11]: {line}",
+    "json": lambda line: json.dumps({"level": "error", "rank": 3, "msg": line}),
+    "color": lambda line: "\x1b[31m" + line.replace(": ", "\x1b[0m: ", 1),
+}
+
+
+@pytest.mark.parametrize("dress", DRESSES)
+def test_what_launchers_put_around_lines_changes_no_verdict(dress: str) -> None:
+    rules = builtin_rules()
+    for case in cases("programs.jsonl")[::4]:
+        signals = case["signals"]
+        dressed = signals | {"log_tail": [DRESSES[dress](line) for line in signals["log_tail"]]}
+        plain, other = verdict_on(signals, rules), verdict_on(dressed, rules)
+        assert (other.remedy, other.blame) == (plain.remedy, plain.blame), case["id"]
