@@ -6,7 +6,6 @@ then counters, each in the order of their keys, so that no two reservations wait
 
 from __future__ import annotations
 
-import json
 import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,7 +25,7 @@ from apps.incidents.services.guard_truth import Truth
 from apps.jobs.models import Pod
 from apps.nodes.models import Machine
 from recovery import guards
-from recovery.guards import KEPT_SLOTS, Dimension, Limit, Measure
+from recovery.guards import Dimension, Limit, Measure
 from recovery.lifecycle import ActionKind
 from recovery.records import Mode
 
@@ -75,60 +74,11 @@ class Drift:
 
 # Reservations.
 
-# One statement locks the counters of a want in order, looks at all of them, and counts it in each if none is full.
-# `matching` is how many limits ask for a counter: one that is missing must not be one that does not guard.
-# A standing limit counts a machine once. A window counts each kind of action on it once.
-# `moment`: who read the clock earlier and had to wait counts in the newest slot, and is noted there, so that a
-# recount finds it where it was counted.
+# Counts a want in all of its guards or in none, in one statement: migration 0011 has it, and why it is a function.
 _TAKE = """
-WITH wanted AS (
-    SELECT count(*) FILTER (
-        WHERE is_enabled AND %(kind)s = ANY(actions) AND dimension = ANY(%(dimensions)s)
-            AND CASE WHEN measure = 'standing' THEN NOT actions && %(counted)s::varchar[]
-                ELSE NOT %(kind)s = ANY(%(counted)s::varchar[]) END
-    ) AS matching, count(*) AS total
-    FROM incidents_guardlimit WHERE cluster_id = %(cluster)s
-), held AS MATERIALIZED (
-    SELECT id, limit_id, "group", members, cap, used, slot_seconds, slots, newest_slot
-    FROM incidents_guardcounter
-    WHERE cluster_id = %(cluster)s AND ({groups}) AND %(kind)s = ANY(actions)
-        AND CASE WHEN slot_seconds IS NULL THEN NOT actions && %(counted)s::varchar[]
-            ELSE NOT %(kind)s = ANY(%(counted)s::varchar[]) END
-    ORDER BY id FOR NO KEY UPDATE
-), moment AS (
-    SELECT greatest(%(epoch)s::float8, max(newest_slot * slot_seconds) + 0.001) AS epoch FROM held
-), placed AS (
-    SELECT held.*, CASE WHEN slot_seconds IS NULL THEN newest_slot
-        ELSE greatest(newest_slot, floor(epoch / slot_seconds)::bigint) END AS slot
-    FROM held CROSS JOIN moment
-), judged AS (
-    SELECT *, CASE WHEN slot_seconds IS NULL THEN used ELSE (
-        SELECT coalesce(sum(n), 0) FROM unnest(slots) WITH ORDINALITY AS ring(n, place)
-        WHERE newest_slot - (newest_slot - place + 1) %% {kept} > slot - {kept}
-    ) END AS live
-    FROM placed
-), verdict AS (
-    SELECT count(*) = (SELECT matching FROM wanted) AND coalesce(bool_and(live < cap), true) AS is_free,
-        count(*) AS n
-    FROM judged
-), taken AS (
-    UPDATE incidents_guardcounter AS c SET
-        used = j.live + 1,
-        newest_slot = j.slot,
-        slots = CASE WHEN j.slot_seconds IS NULL THEN j.slots ELSE ARRAY(
-            SELECT CASE WHEN j.newest_slot - (j.newest_slot - place + 1) %% {kept} > j.slot - {kept}
-                THEN n ELSE 0 END + CASE WHEN place - 1 = j.slot %% {kept} THEN 1 ELSE 0 END
-            FROM unnest(j.slots) WITH ORDINALITY AS ring(n, place) ORDER BY place
-        ) END
-    FROM judged AS j WHERE c.id = j.id AND j.live < j.cap AND (SELECT is_free FROM verdict)
-), noted AS (
-    INSERT INTO incidents_guarduse (cluster_id, kind, holder, groups, at)
-    SELECT %(cluster)s, %(kind)s, %(holder)s, %(groups)s::jsonb, to_timestamp(epoch)
-    FROM verdict CROSS JOIN moment WHERE is_free AND n > 0
+SELECT * FROM incidents_guard_take(
+    %s, %s, %s::varchar[], %s::varchar[], %s::varchar[], %s, %s
 )
-SELECT verdict.is_free, wanted.matching, wanted.total, judged.id, limit_id, "group", members, cap, live,
-    slot_seconds, slots, newest_slot
-FROM verdict CROSS JOIN wanted LEFT JOIN judged ON true ORDER BY judged.id
 """
 
 _GIVE_BACK = """
@@ -264,20 +214,13 @@ def _reserve(cluster: Cluster, want: Want, row: GuardedMachine | None, now: date
 def _take(
     cluster: Cluster, want: Want, groups: Mapping[str, str], counted: Sequence[str], now: datetime
 ) -> Refusal | None:
-    where, values = _where_groups(groups.items())
-    values |= {
-        "cluster": cluster.pk,
-        "kind": str(want.kind),
-        "counted": list(counted),
-        "dimensions": sorted(groups),
-        "epoch": now.timestamp(),
-        "holder": want.holder[:200],
-        "groups": json.dumps(groups),
-    }
-    statement = _TAKE.format(groups=where, kept=KEPT_SLOTS)
+    values = [
+        cluster.pk, str(want.kind), list(counted), list(groups), list(groups.values()), now.timestamp(),
+        want.holder[:200],
+    ]  # fmt: skip
     for _ in range(2):
         with connection.cursor() as cursor:
-            cursor.execute(statement, values)
+            cursor.execute(_TAKE, values)
             rows = cursor.fetchall()
         is_free, matching, total = rows[0][:3]
         if is_free and total:
