@@ -76,7 +76,8 @@ class GuardCounter(models.Model):
 
     id = models.BigAutoField(primary_key=True)
     limit = models.ForeignKey(GuardLimit, on_delete=models.CASCADE, related_name="counters")
-    cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, related_name="+")
+    # No index of its own: it would invite a plan that reads all counters of the cluster for each reservation.
+    cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, related_name="+", db_index=False)
     dimension = models.CharField(max_length=16)
     group = models.CharField(max_length=100)
     actions = ArrayField(models.CharField(max_length=32))

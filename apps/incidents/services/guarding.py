@@ -74,7 +74,7 @@ class Drift:
 
 # Reservations.
 
-# Counts a want in all of its guards or in none, in one statement: migration 0011 has it, and why it is a function.
+# Counts a want in all of its guards or in none, in one statement: migration 0012 has it, and why it is a function.
 _TAKE = """
 SELECT * FROM incidents_guard_take(
     %s, %s, %s::varchar[], %s::varchar[], %s::varchar[], %s, %s

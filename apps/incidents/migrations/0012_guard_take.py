@@ -32,10 +32,10 @@ RETURN QUERY WITH wanted AS (
 ), held AS MATERIALIZED (
     SELECT id, limit_id, "group", members, cap, used, slot_seconds, slots, newest_slot, cardinality(slots) AS kept
     FROM incidents_guardcounter
-    WHERE cluster_id = p_cluster AND (dimension, "group") IN (SELECT * FROM unnest(p_dimensions, p_groups))
-        AND p_kind = ANY(actions)
+    WHERE cluster_id = p_cluster AND dimension = ANY(p_dimensions) AND "group" = ANY(p_groups)
+        AND "group" = p_groups[array_position(p_dimensions, dimension)] AND p_kind = ANY(actions)
         AND CASE WHEN slot_seconds IS NULL THEN NOT actions && p_counted ELSE NOT p_kind = ANY(p_counted) END
-    ORDER BY id FOR NO KEY UPDATE OF incidents_guardcounter
+    ORDER BY id FOR NO KEY UPDATE
 ), moment AS (
     SELECT greatest(p_epoch, max(newest_slot * slot_seconds) + 0.001) AS epoch FROM held
 ), placed AS (
@@ -77,6 +77,6 @@ _BACKWARD = "DROP FUNCTION incidents_guard_take"
 
 
 class Migration(migrations.Migration):
-    dependencies = [("incidents", "0010_guards")]
+    dependencies = [("incidents", "0011_guard_counter_one_index")]
 
     operations = [migrations.RunSQL(_FORWARD, _BACKWARD)]
