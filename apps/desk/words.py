@@ -140,7 +140,7 @@ RUNGS: Mapping[str, str] = {
     "L3": "isolate node",
 }
 RESOLUTIONS: Mapping[str, str] = {
-    "recovered": "training recovered",
+    "recovered": "training steady again",
     "job_ended": "the job ended",
     "false_alarm": "false alarm",
     "by_person": "resolved by a person",

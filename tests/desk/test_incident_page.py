@@ -29,7 +29,7 @@ def test_page_says_why_and_what_was_refused(operator: Client) -> None:
         "restart container quick checks are clean; restarting the process is cheaper",
         "hold node nothing speaks against the node",
         "L1, restart process",
-        "training recovered after 1 min 35 s",
+        "training steady again after 1 min 35 s",
         "handled without a person",
     ):
         assert said in text
