@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from recovery.errors import ClusterError, PreconditionFailed
-from recovery.ports import JobStatus, PodStatus, SuspendOutcome
+from recovery.ports import JobStatus, PodStatus, SuspendOutcome, TokenReview
 
 FENCE_ANNOTATION = "incidentdesk.io/fence"
 
@@ -23,6 +23,7 @@ class FakeCluster:
     jobs: dict[tuple[str, str], JobStatus] = field(default_factory=dict)
     pods: dict[tuple[str, str], list[PodStatus]] = field(default_factory=dict)  # by job
     logs: dict[tuple[str, str, str], list[str]] = field(default_factory=dict)  # namespace, pod, container
+    tokens: dict[str, TokenReview] = field(default_factory=dict)  # by token, with all audiences it is for
     writes: list[tuple[str, str, str]] = field(default_factory=list)  # verb, namespace/name, fence
     fails_next: ClusterError | None = None
     fails_after_next: ClusterError | None = None
@@ -75,6 +76,15 @@ class FakeCluster:
         if failure is not None:
             raise failure
         return SuspendOutcome.DONE
+
+    def review_token(self, *, token: str, audience: str) -> TokenReview:
+        self._maybe_fail()
+        found = self.tokens.get(token)
+        if found is None:
+            return TokenReview(is_authentic=False, error="invalid bearer token")
+        if audience not in found.audiences:
+            return TokenReview(is_authentic=False, error=f"the token is not for the audience {audience}")
+        return replace(found, audiences=(audience,))
 
     def log_tail(self, *, namespace: str, pod: str, container: str, lines: int) -> tuple[str, ...]:
         self._maybe_fail()

@@ -47,6 +47,23 @@ class PodStatus:
     is_deleting: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class TokenReview:
+    """What the cluster's own API server says of a service-account token.
+
+    ``audiences`` are those it is good for of the ones that were asked about. Empty pod fields: the token is
+    bound to no pod.
+    """
+
+    is_authentic: bool
+    error: str = ""
+    audiences: tuple[str, ...] = ()
+    namespace: str = ""
+    service_account: str = ""
+    pod_name: str = ""
+    pod_uid: str = ""
+
+
 class SuspendOutcome(StrEnum):
     """What a suspend call found or did."""
 
@@ -88,6 +105,10 @@ class Cluster(Protocol):
         ``annotations`` (owner, reason, link, fence: action uid and try) are written in the same patch, so
         that the cluster's audit log tells who did it and a second try finds the first.
         """
+        ...
+
+    def review_token(self, *, token: str, audience: str) -> TokenReview:
+        """Let the API server judge a service-account token; nothing in the cluster changes by it."""
         ...
 
     def log_tail(self, *, namespace: str, pod: str, container: str, lines: int) -> tuple[str, ...]:

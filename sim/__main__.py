@@ -36,6 +36,9 @@ def build_parser() -> argparse.ArgumentParser:
     serve.add_argument("--desk-url", help="where the pods' forwarders lead to")
     serve.add_argument("--timings", choices=("short", "real"), default="real", help="table of waiting times")
     serve.add_argument("--seed", type=int, help="uids and names from this seed")
+    serve.add_argument(
+        "--no-token-keys", action="store_true", help="publish no token keys: tokens are proven by review only"
+    )
     serve.add_argument("--large", action="store_true", help="many objects, no processes")
     serve.add_argument("--pods", type=int, default=100_000, help="with --large")
     serve.add_argument("--changes", type=float, default=50.0, help="with --large: changes a second")
@@ -147,6 +150,7 @@ def serve(options: argparse.Namespace) -> int:
                     agent=options.agent,
                     desk_url=options.desk_url,
                     seed=options.seed,
+                    publishes_keys=not options.no_token_keys,
                 )
             )
         cluster.start()

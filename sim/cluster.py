@@ -50,6 +50,7 @@ class Settings:
     agent: Path | None = None
     desk_url: str | None = None
     seed: int | None = None
+    publishes_keys: bool = True
 
 
 class Directory:
@@ -130,6 +131,7 @@ class Cluster:
             port=settings.port,
             extra_routes={"/sim/v1/": Control(self).handle},
             log_source=self._log_of,
+            publishes_keys=settings.publishes_keys,
         )
 
     @property

@@ -30,8 +30,13 @@ class ApiServer:
         extra_routes: dict[str, Handler] | None = None,
         log_source: LogSource | None = None,
         bookmark_seconds: float = 60.0,
+        publishes_keys: bool = True,
     ) -> None:
-        """`extra_routes` maps a path or, ending in "/", a path prefix to its handler. Port 0: any free one."""
+        """`extra_routes` maps a path or, ending in "/", a path prefix to its handler. Port 0: any free one.
+
+        With `publishes_keys` False the token keys and the issuer are not to be read, as in clusters whose issuer
+        is no URL; reviews answer all the same.
+        """
         self.store = store
         self.tokens = tokens
         self.host = host
@@ -44,6 +49,7 @@ class ApiServer:
             extra_routes=dict(extra_routes or {}),
             log_source=log_source,
             bookmark_seconds=bookmark_seconds,
+            publishes_keys=publishes_keys,
         )
         self._http: HttpServer | None = None
 

@@ -5,12 +5,20 @@ import re
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import yaml
 
+from adapters.kubernetes import objects
+from adapters.kubernetes.translate import job_fact
+from agent.settings import DEFAULT_CONFIG_DIR, DEFAULT_TOKEN_FILE, Settings
+from apps.jobs.limits import nested_limits, read_wishes
+from apps.jobs.services.credentials import AUDIENCE
 from incidentdesk.frontdoor.places import CHECKOUT
+from sim.store import Store
 
 COMPOSE = CHECKOUT / "docker" / "compose.yaml"
+TRAINING = CHECKOUT / "docker" / "kubernetes" / "training" / "job.yaml"
 MANIFESTS = sorted((CHECKOUT / "docker" / "kubernetes").glob("*.yaml"))
 # The processes of docs/operations.md that run our code for as long as the desk runs.
 PROCESSES = {"web", "decide", "worker", "beat", "watch"}
@@ -79,7 +87,12 @@ def test_desk_may_neither_create_nor_delete_what_a_controller_owns() -> None:
         if o["kind"] in ("Role", "ClusterRole")
     ]
     assert roles
-    for rule in (rule for role in roles for rule in role["rules"] if "resources" in rule):
+    rules = [rule for role in roles for rule in role["rules"] if "resources" in rule]
+    reviews = [
+        rule for rule in rules if rule["resources"] == ["tokenreviews"]
+    ]  # answered, and kept by nobody
+    assert [rule["verbs"] for rule in reviews] == [["create"]]
+    for rule in (rule for rule in rules if rule not in reviews):
         assert not {"create", "delete", "deletecollection", "*"} & set(rule["verbs"])
     reads = {
         name
@@ -96,3 +109,53 @@ def test_every_manifest_is_named_by_kind_and_namespace() -> None:
         assert isinstance(path, Path)
         for item in yaml.safe_load_all(path.read_text()):
             assert {"apiVersion", "kind", "metadata"} <= set(item)
+
+
+# The example of a training job.
+
+
+def training_job() -> dict[str, Any]:
+    (job,) = [o for o in yaml.safe_load_all(TRAINING.read_text()) if o["kind"] == "Job"]
+    return dict(job)
+
+
+def test_example_is_a_job_that_the_desk_protects_and_no_outer_limit_ends_first() -> None:
+    stored = Store().create("Job", training_job(), actor="test")
+    fact = job_fact(msgspec.json.decode(msgspec.json.encode(stored), type=objects.Job))
+    assert fact.annotations["protect"] == "true"
+    assert (fact.world_size, fact.gpus_per_worker, fact.is_indexed) == (2, 8, True)
+    wishes = read_wishes(fact.annotations, default_max_retry=3, default_grace_seconds=1)
+    assert (wishes.max_retry, wishes.stop_grace_seconds, wishes.mistakes) == (10, 5.0, ())
+    limits = nested_limits(fact, wishes)
+    assert [limit["name"] for limit in limits] == ["backoffLimit"]
+    assert [limit["warning"] for limit in limits] == [""]
+
+
+def test_example_gives_the_agent_what_it_reads() -> None:
+    pod = training_job()["spec"]["template"]["spec"]
+    (train,) = pod["containers"]
+    env = {each["name"]: each.get("value", "told") for each in train["env"]}
+    settings = Settings(env, say=lambda text: pytest.fail(text))
+    assert settings.checkpoint_dir == "/checkpoints"
+    assert settings.container == train["name"]
+    identity = (settings.pod_uid, settings.pod_name, settings.namespace, settings.node_name, settings.pod_ip)
+    assert set(identity) == {"told"}
+    mounts = {each["name"]: each["mountPath"] for each in train["volumeMounts"]}
+    volumes = {each["name"]: each for each in pod["volumes"]}
+    assert set(mounts) == set(volumes)
+    (source,) = volumes["desk-token"]["projected"]["sources"]
+    token = source["serviceAccountToken"]
+    assert (f"{mounts['desk-token']}/{token['path']}", token["audience"]) == (DEFAULT_TOKEN_FILE, AUDIENCE)
+    assert mounts["desk-config"] == DEFAULT_CONFIG_DIR
+
+
+def test_example_takes_the_agent_from_where_the_image_has_it() -> None:
+    text = (CHECKOUT / "docker" / "Dockerfile").read_text()
+    (home,) = set(re.findall(r"^WORKDIR (\S+)$", text, re.MULTILINE))
+    (built,) = re.findall(r"^RUN python -m agent\.build --out (\S+)$", text, re.MULTILINE)
+    pod = training_job()["spec"]["template"]["spec"]
+    (init,) = pod["initContainers"]
+    assert init["command"][:2] == ["cp", f"{home}/{built}"]
+    agent = f"{init['command'][2]}{built}"
+    assert pod["containers"][0]["command"][:3] == ["python3", agent, "--"]
+    assert init["volumeMounts"][0]["mountPath"] == str(Path(agent).parent)

@@ -72,8 +72,12 @@ class KubernetesTransport:
 
     def merge_patch(self, path: str, body: Mapping[str, Any], query: Query) -> bytes:
         query = {"fieldManager": FIELD_MANAGER, **query}
-        response = self._send("PATCH", path, query, timeout=self._timeout_seconds, body=body)
+        response = self._send("PATCH", path, query, timeout=self._timeout_seconds, body=body, is_write=True)
         return self._body(response, is_write=True)
+
+    def ask(self, path: str, body: Mapping[str, Any]) -> bytes:
+        response = self._send("POST", path, {}, timeout=self._timeout_seconds, body=body)
+        return self._body(response, is_write=False)
 
     def _send(
         self,
@@ -83,16 +87,18 @@ class KubernetesTransport:
         *,
         timeout: float | tuple[float, float],
         body: Mapping[str, Any] | None = None,
+        is_write: bool = False,
     ) -> urllib3.BaseHTTPResponse:
         """Send, and raise for every status but 2xx. The body is not read yet."""
         headers = {"Accept": "application/json", "User-Agent": USER_AGENT}
         if body is not None:
-            headers["Content-Type"] = "application/merge-patch+json"
+            headers["Content-Type"] = (
+                "application/merge-patch+json" if method == "PATCH" else "application/json"
+            )
         self._api.update_params_for_auth(headers, [], ["BearerToken"], path, method, body)
         url = f"{self._api.configuration.host}{path}"
         if query:
             url += f"?{urlencode(query)}"
-        is_write = method != "GET"
         try:
             answer = self._api.call_api(method, url, headers, body=body, _request_timeout=timeout)
         except (urllib3.exceptions.NewConnectionError, urllib3.exceptions.ConnectTimeoutError) as error:

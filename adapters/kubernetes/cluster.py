@@ -12,7 +12,7 @@ from adapters.kubernetes import objects, translate
 from adapters.kubernetes.transport import Transport
 from adapters.kubernetes.watch import Page, Resource, Versioned
 from recovery.errors import ClusterRefused, ClusterUnavailable, NotFound, PreconditionFailed
-from recovery.ports import JobCondition, JobStatus, PodStatus, SuspendOutcome
+from recovery.ports import JobCondition, JobStatus, PodStatus, SuspendOutcome, TokenReview
 
 FENCE_ANNOTATION = "incidentdesk.io/fence"  # "action uid/try": a later try finds what an earlier one did
 PAGE_SIZE = 500
@@ -109,6 +109,18 @@ class KubernetesCluster:
         except NotFound:
             return SuspendOutcome.GONE
         return SuspendOutcome.DONE
+
+    def review_token(self, *, token: str, audience: str) -> TokenReview:
+        body = {
+            "apiVersion": "authentication.k8s.io/v1",
+            "kind": "TokenReview",
+            "spec": {"token": token, "audiences": [audience]},
+        }
+        try:
+            answer = self.transport.ask("/apis/authentication.k8s.io/v1/tokenreviews", body)
+        except NotFound as error:
+            raise ClusterRefused(f"the cluster reviews no tokens: {error}") from error
+        return translate.token_review(_decode(answer, objects.TokenReview).status)
 
     def log_tail(self, *, namespace: str, pod: str, container: str, lines: int) -> tuple[str, ...]:
         query = {"container": container, "tailLines": str(lines), "limitBytes": str(LOG_BYTES)}

@@ -262,3 +262,19 @@ class Job(_Object, frozen=True):
 class JobList(_Object, frozen=True):
     metadata: ListMetadata = ListMetadata()
     items: list[Job] | None = None
+
+
+class ReviewedUser(_Object, frozen=True):
+    username: str = ""
+    extra: dict[str, list[str]] | None = None
+
+
+class TokenReviewStatus(_Object, frozen=True):
+    authenticated: bool = False
+    error: str = ""
+    audiences: list[str] | None = None
+    user: ReviewedUser = ReviewedUser()
+
+
+class TokenReview(_Object, frozen=True):
+    status: TokenReviewStatus = TokenReviewStatus()

@@ -7,11 +7,15 @@ from datetime import timedelta
 
 from adapters import facts
 from adapters.kubernetes import objects
+from recovery.ports import TokenReview
 
 PREFIX = "incidentdesk.io/"
 INDEX_ANNOTATION = "batch.kubernetes.io/job-completion-index"
 MAIN_CONTAINER_ANNOTATION = "kubectl.kubernetes.io/default-container"
 DEFAULT_BACKOFF_LIMIT = 6  # of batch/v1 where nothing is set
+
+_ACCOUNT = "system:serviceaccount:"
+_AUTHENTICATION = "authentication.kubernetes.io"
 
 DEVICE_RESOURCES = (
     "nvidia.com/gpu",
@@ -53,6 +57,27 @@ def namespace_fact(namespace: objects.Namespace) -> facts.NamespaceFact:
         annotations=_ours(meta.annotations),
         resource_version=meta.resource_version,
     )
+
+
+def token_review(status: objects.TokenReviewStatus) -> TokenReview:
+    """What an API server says of a token. Account and pod are read of service accounts only."""
+    extra = status.user.extra or {}
+    user = status.user.username
+    account = user.removeprefix(_ACCOUNT) if user.startswith(_ACCOUNT) else ""
+    namespace, _, name = account.partition(":")
+    return TokenReview(
+        is_authentic=status.authenticated,
+        error=status.error,
+        audiences=tuple(status.audiences or ()),
+        namespace=namespace,
+        service_account=name,
+        pod_name=_only(extra.get(f"{_AUTHENTICATION}/pod-name")),
+        pod_uid=_only(extra.get(f"{_AUTHENTICATION}/pod-uid")),
+    )
+
+
+def _only(values: list[str] | None) -> str:
+    return values[0] if values is not None and len(values) == 1 else ""
 
 
 def node_fact(node: objects.Node) -> facts.NodeFact:

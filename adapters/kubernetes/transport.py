@@ -32,6 +32,10 @@ class Transport(Protocol):
         """The body of a GET, line by line as it comes. Silence longer than the time-out is unavailability."""
         ...
 
+    def ask(self, path: str, body: Mapping[str, Any]) -> bytes:
+        """The answer to a POST that changes nothing, such as a review. It may be sent again."""
+        ...
+
     def merge_patch(self, path: str, body: Mapping[str, Any], query: Query) -> bytes:
         """Apply a JSON merge patch and return the object as it is then."""
         ...

@@ -8,6 +8,7 @@ from apps.access.services import forget_idempotency_keys
 from apps.incidents.services import acting, deciding, feed, guarding, ticking
 from apps.incidents.services.placing import place_signal
 from apps.incidents.wake import wake_actions, wake_subjects
+from apps.jobs.services.token_reviews import forget_old_reviews
 
 
 @shared_task(ignore_result=True, time_limit=60)
@@ -45,3 +46,4 @@ def sweep() -> None:
     feed.forget_old_rows(now=now)
     forget_idempotency_keys(now=now)
     guarding.forget_old_uses(now=now)
+    forget_old_reviews(now=now)

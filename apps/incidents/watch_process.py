@@ -31,9 +31,11 @@ from apps.access import clock
 from apps.access.models import Cluster
 from apps.incidents.services import watching
 from apps.incidents.services.watching import Freshness, Imported, Lead, LeadershipLost, Seen
+from apps.incidents.token_reviewer import TokenReviewer
 from apps.jobs.services import importing, pods
 from apps.nodes.services import known_nodes
 from recovery.errors import ClusterError, DeskError
+from recovery.ports import TokenReview
 
 _log = logging.getLogger(__name__)
 
@@ -56,6 +58,8 @@ class WatchedCluster(Protocol):
     def identity(self) -> str: ...
 
     def token_keys(self) -> tuple[str, dict[str, Any]]: ...
+
+    def review_token(self, *, token: str, audience: str) -> TokenReview: ...
 
     def job(self, *, namespace: str, name: str) -> JobFact | None: ...
 
@@ -175,11 +179,14 @@ class _Term:
         self._memory = _Memory(mode=cluster.mode)
         self._crashed: list[BaseException] = []
         self._next_keys_at = 0.0
+        self._keys_read_at = 0.0
+        self._reviewer = TokenReviewer(cluster, adapter, lead, over=self._over)
         self._next_house_at = 0.0
 
     def run(self) -> None:
         """Until stopped or until the lead is lost. Raises LeadershipLost and database errors."""
         self._start(self._keep_lease, "lease")
+        self._start(self._reviewer.run, "tokens")
         present, self._memory.jobs = importing.known_jobs(self._cluster)
         # Namespaces tell which jobs are protected, nodes which pods were lost, jobs whose pods matter:
         # each is listed before what needs it.
@@ -528,6 +535,9 @@ class _Term:
                 heard.is_changed = False
         watching.fill_restart_counts(self._lead)
         self._review_mode()
+        if self._reviewer.proven.is_set():  # by a key that we do not have: perhaps a new one
+            self._reviewer.proven.clear()
+            self._next_keys_at = min(self._next_keys_at, self._keys_read_at + TOKEN_KEYS_RETRY_SECONDS)
         if time.monotonic() >= self._next_keys_at:
             self._read_token_keys()
 
@@ -539,6 +549,7 @@ class _Term:
             self._memory.mode = mode
 
     def _read_token_keys(self) -> None:
+        self._keys_read_at = time.monotonic()
         try:
             issuer, keys = self._adapter.token_keys()
         except ClusterError as error:

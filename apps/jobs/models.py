@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from enum import StrEnum
 
 from django.contrib.postgres.fields import ArrayField
 from django.db import models
@@ -12,6 +13,15 @@ from apps.access.models import Cluster, Tenant
 from apps.nodes.models import Machine
 from recovery.phases import MessagePhase, Phase
 from recovery.signals import OnlyWitness
+
+
+class ReviewState(StrEnum):
+    """How far a cluster's review of a token is."""
+
+    ASKED = "asked"
+    PROVEN = "proven"
+    REFUSED = "refused"
+
 
 _PHASES = [(p, p) for p in Phase]
 _PHASE_WORDS = [str(p) for p in Phase]
@@ -365,3 +375,35 @@ class EnrolmentSecret(models.Model):
 
     def __str__(self) -> str:
         return str(self.uid)
+
+
+class ReviewedToken(models.Model):
+    """A service-account token that its cluster is asked about, by hash; the token itself is kept nowhere."""
+
+    cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, related_name="+")
+    sha256 = models.CharField(max_length=64)
+    claimed_pod_uid = models.CharField(max_length=64)  # what the token says, unproven
+    state = models.CharField(max_length=16, choices=[(s, s) for s in ReviewState])
+    reason = models.TextField(blank=True)  # why it is refused, or why the cluster could not be asked
+    namespace = models.CharField(max_length=253, blank=True)
+    service_account = models.CharField(max_length=253, blank=True)
+    pod_name = models.CharField(max_length=253, blank=True)
+    pod_uid = models.CharField(max_length=64, blank=True)
+    asked_at = models.DateTimeField()
+    answered_at = models.DateTimeField(null=True, blank=True)
+    expires_at = models.DateTimeField(db_index=True)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(name="one_review_per_token", fields=["cluster", "sha256"]),
+            models.CheckConstraint(
+                name="reviewed_token_state_known", condition=Q(state__in=[str(s) for s in ReviewState])
+            ),
+            models.CheckConstraint(
+                name="proven_token_names_its_pod",
+                condition=~Q(state=ReviewState.PROVEN) | ~Q(pod_uid=""),
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.sha256[:12]} {self.state}"

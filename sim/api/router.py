@@ -41,9 +41,11 @@ class Router:
         extra_routes: dict[str, Handler],
         log_source: LogSource | None,
         bookmark_seconds: float,
+        publishes_keys: bool = True,
     ) -> None:
         self.store = store
         self.tokens = tokens
+        self.publishes_keys = publishes_keys
         self.extra_routes = extra_routes
         self.access = Access(tokens)
         self.objects = Objects(store)
@@ -88,6 +90,8 @@ class Router:
             return Response(body=b"ok", content_type="text/plain; charset=utf-8")
         if path == "/version":
             return Response.json(discovery.VERSION)
+        if not self.publishes_keys:
+            return None
         if path == "/openid/v1/jwks":
             return Response(
                 body=msgspec.json.encode(self.tokens.jwks()), content_type="application/jwk-set+json"

@@ -17,8 +17,8 @@ from adapters.kubernetes.client import KubernetesTransport
 from adapters.kubernetes.cluster import NAMESPACES, NODES, KubernetesCluster
 from adapters.kubernetes.watch import Batch, Watcher
 from recovery.errors import ClusterRefused, ClusterUnavailable, NotFound, PreconditionFailed, WatchExpired
-from recovery.ports import Cluster, JobStatus, PodStatus, SuspendOutcome
-from tests.sim.apiserver import Api
+from recovery.ports import Cluster, JobStatus, PodStatus, SuspendOutcome, TokenReview
+from tests.sim.apiserver import READER, Api
 
 FENCE = "incidentdesk.io/fence"
 DEADLINE_SECONDS = 10
@@ -54,6 +54,8 @@ class World:
     version: str
     annotations: Callable[[], dict[str, str]]
     touch: Callable[[], None]
+    token: Callable[[str], str]  # of pod llm-0, by audience
+    pod_uid: str
 
 
 def _fake() -> World:
@@ -66,7 +68,18 @@ def _fake() -> World:
     def touch() -> None:
         fake.jobs["default", "llm"] = JobStatus("u-1", "6", is_suspended=False, active=1)
 
-    return World(fake, "u-1", "5", lambda: dict(fake.jobs["default", "llm"].annotations), touch)
+    def token(audience: str) -> str:
+        fake.tokens["t"] = TokenReview(
+            is_authentic=True,
+            audiences=(audience, "another"),
+            namespace="default",
+            service_account="default",
+            pod_name="llm-0",
+            pod_uid="p-1",
+        )
+        return "t"
+
+    return World(fake, "u-1", "5", lambda: dict(fake.jobs["default", "llm"].annotations), touch, token, "p-1")
 
 
 def _real(api: Api, transport: KubernetesTransport) -> World:
@@ -85,12 +98,19 @@ def _real(api: Api, transport: KubernetesTransport) -> World:
 
         api.store.mutate("Job", "default", "llm", change, actor="user")
 
+    pod = api.store.get("Pod", "default", "llm-0")
+
+    def token(audience: str) -> str:
+        return api.tokens.issue("system:serviceaccount:default:default", [audience, "another"], pod)
+
     return World(
         KubernetesCluster(transport),
         job["metadata"]["uid"],
         job["metadata"]["resourceVersion"],
         lambda: api.store.get("Job", "default", "llm")["metadata"]["annotations"],
         touch,
+        token,
+        pod["metadata"]["uid"],
     )
 
 
@@ -165,6 +185,29 @@ def test_pods_of_a_job_are_those_it_controls(world: World) -> None:
 
 def test_log_of_a_pod_that_is_gone_is_empty(world: World) -> None:
     assert world.cluster.log_tail(namespace="default", pod="none", container="train", lines=5) == ()
+
+
+def test_review_of_a_token_names_its_pod_and_the_audience_asked_for(world: World) -> None:
+    review = world.cluster.review_token(token=world.token("incidentdesk"), audience="incidentdesk")
+    assert review == TokenReview(
+        is_authentic=True,
+        audiences=("incidentdesk",),
+        namespace="default",
+        service_account="default",
+        pod_name="llm-0",
+        pod_uid=world.pod_uid,
+    )
+
+
+@pytest.mark.parametrize("audience", ["elsewhere", "incidentdesk"], ids=["other audience", "forged"])
+def test_review_of_a_token_that_proves_nothing_says_why(world: World, audience: str) -> None:
+    token = world.token(audience)
+    if audience == "incidentdesk":
+        token = token[:-8] + "AAAAAAAA" if "." in token else "forged"
+    review = world.cluster.review_token(token=token, audience="incidentdesk")
+    assert not review.is_authentic
+    assert review.error
+    assert (review.audiences, review.pod_uid) == ((), "")
 
 
 # HTTP
@@ -252,6 +295,14 @@ def test_write_is_ambiguous_where_it_may_have_happened(
         thread.join(DEADLINE_SECONDS)
     assert failure.value.ambiguous is ambiguous
     assert failure.value.retry_after_seconds == (None if ambiguous else 3.0)
+
+
+def test_review_without_the_right_to_it_is_a_refusal(api: Api, tmp_path: Path) -> None:
+    kubeconfig = tmp_path / "reader"
+    kubeconfig.write_text(api.server.kubeconfig(READER))
+    reader = KubernetesCluster(client.connect(kubeconfig=str(kubeconfig), timeout_seconds=5))
+    with pytest.raises(ClusterRefused, match="403"):
+        reader.review_token(token="t", audience="incidentdesk")
 
 
 def test_missing_path_is_not_found(transport: KubernetesTransport) -> None:

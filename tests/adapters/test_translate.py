@@ -84,6 +84,29 @@ def test_readiness_of_a_node(status: str | None, ready: bool | None) -> None:
     assert node(status={"conditions": conditions}).is_ready is ready
 
 
+@pytest.mark.parametrize(
+    ("user", "expected"),
+    [
+        (objects.ReviewedUser(username="system:serviceaccount:train:llm"), ("train", "llm", "")),
+        (objects.ReviewedUser(username="jane"), ("", "", "")),
+        (objects.ReviewedUser(username="x:system:serviceaccount:train:llm"), ("", "", "")),
+        (
+            objects.ReviewedUser(
+                username="system:serviceaccount:train:llm",
+                extra={"authentication.kubernetes.io/pod-uid": ["a", "b"]},
+            ),
+            ("train", "llm", ""),
+        ),
+    ],
+    ids=["unbound", "person", "name that contains it", "two pods"],
+)
+def test_reviewed_user_is_read_as_a_service_account_only(
+    user: objects.ReviewedUser, expected: tuple[str, str, str]
+) -> None:
+    review = translate.token_review(objects.TokenReviewStatus(authenticated=True, user=user))
+    assert (review.namespace, review.service_account, review.pod_uid) == expected
+
+
 def test_heartbeats_are_no_difference() -> None:
     def beat(version: str, at: str) -> NodeFact:
         condition = {"type": "Ready", "status": "True", "lastHeartbeatTime": at}

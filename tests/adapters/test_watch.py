@@ -70,6 +70,9 @@ class Script:
     def merge_patch(self, path: str, body: Mapping[str, Any], query: Mapping[str, str]) -> bytes:
         raise AssertionError("a watch writes nothing")
 
+    def ask(self, path: str, body: Mapping[str, Any]) -> bytes:
+        raise AssertionError("a watch asks for no review")
+
 
 @dataclass
 class Lines:

@@ -452,6 +452,16 @@ def test_token_review_answers_for_the_audience_and_ends_with_the_pod(api: Api) -
     assert "gone" in review("incidentdesk")["error"]
 
 
+def test_cluster_without_published_keys_reviews_tokens_all_the_same() -> None:
+    with serve(publishes_keys=False) as api:
+        pod = api.call("POST", PODS, make_pod("a")).body
+        for path in ("/openid/v1/jwks", "/.well-known/openid-configuration"):
+            assert api.call("GET", path).status == 404
+        spec = {"token": request_token(api, pod), "audiences": ["incidentdesk"]}
+        answer = api.call("POST", "/apis/authentication.k8s.io/v1/tokenreviews", {"spec": spec})
+        assert answer.body["status"]["authenticated"] is True
+
+
 def test_service_account_may_only_ask_about_itself(api: Api) -> None:
     body: dict[str, Any] = {"spec": {}}
     path = "/api/v1/namespaces/default/serviceaccounts/default/token"

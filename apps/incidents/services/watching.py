@@ -25,11 +25,13 @@ from apps.incidents.services import feed
 from apps.incidents.services.signals import NewSignal, record_signals
 from apps.incidents.wake import wake_subjects
 from apps.jobs.models import Job
-from apps.jobs.services import importing, pods
+from apps.jobs.services import credentials, importing, pods, token_reviews
 from apps.jobs.services.importing import Annotations, News
+from apps.jobs.services.token_reviews import Question
 from apps.nodes.models import WatchState
 from apps.nodes.services import import_nodes
 from recovery.errors import DeskError
+from recovery.ports import TokenReview
 from recovery.signals import Source, SubjectKind
 
 LEADER = "leader"
@@ -321,6 +323,15 @@ def store_token_keys(lead: Lead, *, issuer: str, keys: Mapping[str, Any]) -> Non
         hold_lead(lead)
         Cluster.objects.filter(pk=lead.cluster_id).update(
             token_issuer=issuer, token_keys=dict(keys), token_keys_read_at=clock.database_now()
+        )
+
+
+def store_review(lead: Lead, *, question: Question, review: TokenReview) -> str:
+    """See ``token_reviews.store_review``. Raises LeadershipLost."""
+    with transaction.atomic():
+        hold_lead(lead)
+        return token_reviews.store_review(
+            question=question, review=review, audience=credentials.AUDIENCE, now=clock.database_now()
         )
 
 

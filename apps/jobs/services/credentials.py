@@ -1,7 +1,7 @@
 """What an agent shows at enrolment: a projected service-account token, or a job's enrolment secret.
 
 A token is checked against the cluster's public keys as the watch stored them, so a web process needs no
-cluster to answer.
+cluster to answer. Where there is no such key, the watch shows the token to the cluster itself: ``token_reviews``.
 """
 
 from __future__ import annotations
@@ -14,14 +14,17 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import jwt
+from django.db.models import Q
 
 from apps.access.models import Cluster
-from apps.jobs.models import EnrolmentSecret, Job
+from apps.jobs.models import EnrolmentSecret, Job, Pod, ReviewState
+from apps.jobs.services import token_reviews
 
 AUDIENCE = "incidentdesk"
 SECRET_MARK = "ide_"  # noqa: S105 - how every secret begins
 _ALGORITHMS = ("RS256", "RS384", "RS512", "ES256", "ES384", "ES512", "EdDSA")
 _LEEWAY_SECONDS = 10
+_MOST_AGE_SECONDS = 365 * 86400.0  # an unproven token may say anything
 
 
 class CredentialRefused(Exception):
@@ -29,7 +32,16 @@ class CredentialRefused(Exception):
 
 
 class CredentialUnclear(Exception):
-    """It cannot be judged now (keys not read yet, or rotated, or the token is about to be renewed)."""
+    """It cannot be judged now: its cluster is asked about it, or it is about to be renewed."""
+
+
+class PodNotSeen(CredentialUnclear):
+    """The watch has not shown the pod that a token names; ``issued_at`` is the token's own word."""
+
+    def __init__(self, cluster: Cluster, issued_at: datetime) -> None:
+        super().__init__("The watch has not seen this pod yet.")
+        self.cluster = cluster
+        self.issued_at = issued_at
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +66,10 @@ def pod_claims(bearer: str, *, now: datetime) -> PodClaims:
         unproven = jwt.decode(bearer, options={"verify_signature": False})
     except jwt.InvalidTokenError:
         raise CredentialRefused("The token is no service-account token.") from None
-    cluster = _cluster_of(unproven.get("iss"))
+    cluster = _cluster_of(unproven.get("iss"), _claimed_pod_uid(unproven))
     key = _key(cluster, header.get("kid"))
+    if key is None:
+        return _reviewed(cluster, bearer, unproven, now)
     try:
         claims = jwt.decode(
             bearer,
@@ -94,29 +108,76 @@ def _object(outer: dict[str, Any], name: str) -> dict[str, Any]:
     return inner if isinstance(inner, dict) else {}
 
 
-def _cluster_of(issuer: object) -> Cluster:
-    """The one cluster whose API server signs as this issuer."""
-    if not isinstance(issuer, str) or not issuer:
+def _claimed_pod_uid(claims: dict[str, Any]) -> str:
+    uid = _object(_object(claims, "kubernetes.io"), "pod").get("uid")
+    return uid if isinstance(uid, str) and uid.isprintable() else ""
+
+
+def _cluster_of(issuer: object, pod_uid: str) -> Cluster:
+    """The cluster whose API server must have signed this: the one that runs the pod, else the one of this issuer.
+
+    Nothing is proven by it: the token is then checked by that cluster's keys, or by that cluster.
+    """
+    if not isinstance(issuer, str) or not issuer or not issuer.isprintable():
         raise CredentialRefused("The token names no issuer.")
-    found = list(Cluster.objects.filter(token_issuer=issuer)[:2])
+    found = list(Cluster.objects.filter(Q(token_issuer=issuer) | Q(token_issuer="")))
+    if not found:
+        raise CredentialRefused("The token's issuer is no cluster of this desk.")
     if len(found) == 1:
         return found[0]
-    if found:
-        raise CredentialRefused("Two clusters of this desk have the same token issuer; give each its own.")
-    if Cluster.objects.filter(token_issuer="").exists():
-        raise CredentialUnclear("A cluster's token issuer has not been read yet.")
-    raise CredentialRefused("The token's issuer is no cluster of this desk.")
+    pod = Pod.objects.filter(cluster__in=found, uid=pod_uid).first() if pod_uid else None
+    if pod is not None:
+        return next(cluster for cluster in found if cluster.pk == pod.cluster_id)
+    named = [cluster for cluster in found if cluster.token_issuer]
+    if len(named) == 1:
+        return named[0]
+    raise CredentialUnclear("The watch has not seen this pod yet, so its cluster is not known.")
 
 
-def _key(cluster: Cluster, key_id: object) -> jwt.PyJWK:
-    """The cluster's public key by its id. One that is not there may have been made a moment ago."""
+def _key(cluster: Cluster, key_id: object) -> jwt.PyJWK | None:
+    """The cluster's public key by its id; None where none is known that can be used."""
     for entry in cluster.token_keys.get("keys", []):
         if isinstance(entry, dict) and entry.get("kid") == key_id and entry.get("kty") != "oct":
             try:
                 return jwt.PyJWK(entry)
-            except jwt.PyJWTError as error:
-                raise CredentialUnclear(f"Key {key_id} of {cluster.slug} is not usable: {error}.") from None
-    raise CredentialUnclear(f"Cluster {cluster.slug} has no key {key_id} yet, as last read.")
+            except jwt.PyJWTError:
+                return None
+    return None
+
+
+def _reviewed(cluster: Cluster, bearer: str, unproven: dict[str, Any], now: datetime) -> PodClaims:
+    """What the cluster itself says of a token, asking it where nobody has.
+
+    The token's own word can only speak against it here: then nobody needs to be asked.
+    """
+    audiences = unproven.get("aud")
+    if AUDIENCE not in (audiences if isinstance(audiences, list) else [audiences]):
+        raise CredentialRefused(f"The token is not for the audience {AUDIENCE}.")
+    if len(bearer) > token_reviews.MOST_TOKEN_BYTES:
+        raise CredentialRefused(f"The token is longer than {token_reviews.MOST_TOKEN_BYTES} bytes.")
+    try:
+        expires_at, issued_at = float(unproven["exp"]), float(unproven["iat"])
+    except (KeyError, TypeError, ValueError):
+        raise CredentialRefused("The token does not say from when to when it is good.") from None
+    if expires_at + _LEEWAY_SECONDS < now.timestamp():
+        raise CredentialUnclear("The token has expired; the kubelet renews it.")
+    begun_at = now - timedelta(seconds=min(_MOST_AGE_SECONDS, max(0.0, now.timestamp() - issued_at)))
+    pod_uid = _claimed_pod_uid(unproven)
+    if not pod_uid:
+        raise CredentialRefused("The token is not bound to a pod; mount a projected token.")
+    if not Pod.objects.filter(cluster=cluster, uid=pod_uid).exists():
+        raise PodNotSeen(cluster, begun_at)
+    row = token_reviews.ask_once(cluster=cluster, token=bearer, claimed_pod_uid=pod_uid, now=now)
+    if row is None:
+        raise CredentialUnclear(f"Too many tokens wait for cluster {cluster.slug} to review them.")
+    if row.state == ReviewState.REFUSED:
+        raise CredentialRefused(row.reason)
+    if row.state != ReviewState.PROVEN:
+        trouble = f" It could not be asked: {row.reason}" if row.reason else ""
+        raise CredentialUnclear(
+            f"Cluster {cluster.slug} has published no key for this token and is asked about it.{trouble}"
+        )
+    return PodClaims(cluster, row.namespace, row.pod_uid, row.pod_name, row.service_account, begun_at)
 
 
 def new_secret() -> tuple[str, str]:

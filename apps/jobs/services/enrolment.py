@@ -10,9 +10,10 @@ from django.db import transaction
 
 from agent import wire
 from apps.access import clock
+from apps.access.models import Cluster
 from apps.jobs.models import Incarnation, Job, Pod, Worker
 from apps.jobs.services import credentials
-from apps.jobs.services.credentials import CredentialRefused, CredentialUnclear
+from apps.jobs.services.credentials import CredentialRefused, CredentialUnclear, PodNotSeen
 from apps.nodes.models import Machine, WatchState
 from recovery.decide import Mode
 from recovery.errors import BadInput, Conflict
@@ -104,6 +105,8 @@ def enrol(*, bearer: str, start: AgentStart) -> Enrolled | NotEnrolled:
         place = _place(bearer, start, now)
     except CredentialRefused as refusal:
         return NotEnrolled(wire.REFUSED, str(refusal))
+    except PodNotSeen as unseen:
+        return _unseen(unseen.cluster, unseen.issued_at)
     except CredentialUnclear as doubt:
         return NotEnrolled(wire.AGAIN, str(doubt), AGAIN_SECONDS)
     if isinstance(place, NotEnrolled):
@@ -189,7 +192,7 @@ def _place(bearer: str, start: AgentStart, now: datetime) -> _Place | NotEnrolle
         .first()
     )
     if pod is None:
-        return _unseen(claims)
+        return _unseen(claims.cluster, claims.issued_at)
     if pod.namespace != claims.namespace or (
         pod.service_account and claims.service_account and pod.service_account != claims.service_account
     ):
@@ -197,11 +200,11 @@ def _place(bearer: str, start: AgentStart, now: datetime) -> _Place | NotEnrolle
     return _Place(pod.job, pod.role, pod.index, pod.uid, pod)
 
 
-def _unseen(claims: credentials.PodClaims) -> NotEnrolled:
+def _unseen(cluster: Cluster, issued_at: datetime) -> NotEnrolled:
     """No such pod yet. Only a watch that is well past the pod's start shows that it is no job of ours."""
-    watch = WatchState.objects.filter(cluster=claims.cluster, resource="pods", state="watching").first()
+    watch = WatchState.objects.filter(cluster=cluster, resource="pods", state="watching").first()
     patience = timedelta(seconds=settings.TIMINGS["ENROL_BARRIER_SECONDS"])
-    if watch and watch.last_heard_at and watch.last_heard_at > claims.issued_at + patience:
+    if watch and watch.last_heard_at and watch.last_heard_at > issued_at + patience:
         return NotEnrolled(wire.UNPROTECTED, "no job that the desk knows owns this pod")
     return NotEnrolled(wire.AGAIN, "the watch has not seen this pod yet", AGAIN_SECONDS)
 
