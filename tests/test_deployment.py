@@ -120,7 +120,9 @@ def training_job() -> dict[str, Any]:
 
 
 def test_example_is_a_job_that_the_desk_protects_and_no_outer_limit_ends_first() -> None:
-    stored = Store().create("Job", training_job(), actor="test")
+    store = Store()
+    store.create("Namespace", {"metadata": {"name": "training"}}, actor="test")
+    stored = store.create("Job", training_job(), actor="test")
     fact = job_fact(msgspec.json.decode(msgspec.json.encode(stored), type=objects.Job))
     assert fact.annotations["protect"] == "true"
     assert (fact.world_size, fact.gpus_per_worker, fact.is_indexed) == (2, 8, True)
@@ -135,7 +137,7 @@ def test_example_gives_the_agent_what_it_reads() -> None:
     pod = training_job()["spec"]["template"]["spec"]
     (train,) = pod["containers"]
     env = {each["name"]: each.get("value", "told") for each in train["env"]}
-    settings = Settings(env, say=lambda text: pytest.fail(text))
+    settings = Settings(env, say=pytest.fail)
     assert settings.checkpoint_dir == "/checkpoints"
     assert settings.container == train["name"]
     identity = (settings.pod_uid, settings.pod_name, settings.namespace, settings.node_name, settings.pod_ip)
