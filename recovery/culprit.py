@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
+from recovery.comparisons import SLOW
 from recovery.evidence import Fact, Role
 from recovery.rules import ends
 
@@ -54,8 +55,10 @@ def judge(facts: Iterable[Fact], *, uncertainty_seconds: float = 0.5) -> Verdict
     known = sorted(set(facts), key=lambda fact: (fact.at, fact.order, fact.signal, fact.text))
     failed = tuple(fact for fact in known if fact.role is Role.CHECK and fact.category == "check_fail")
     passed = tuple(fact for fact in known if fact.role is Role.CHECK and fact.category == "check_pass")
-    candidates = [fact for fact in known if fact.role is Role.CAUSE]
+    causes = [fact for fact in known if fact.role is Role.CAUSE]
     symptoms = [fact for fact in known if fact.role is Role.SYMPTOM]
+    # A slow machine makes no process end: it is the finding only as long as nothing has ended.
+    candidates = [fact for fact in causes if fact.category != SLOW] or ([] if symptoms else causes)
     if not candidates and not symptoms:
         return Verdict(failed_checks=failed)
     first = _first(candidates or symptoms, uncertainty_seconds)

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime
+from itertools import pairwise
 from typing import Any
 
 from recovery.draft import Draft
-from recovery.figures import Basis, Figure, assumed, measured, quantile
+from recovery.figures import Basis, Figure, assumed, estimated, measured, quantile, weakest
 from recovery.lifecycle import ActionKind
-from recovery.prices import Hang, Price, PricedChoice, price_hang, restart_price
+from recovery.prices import Hang, Price, PricedChoice, SlowNode, price_hang, price_slow_node, restart_price
 from recovery.records import AttemptView, CheckpointView, IncarnationView, PastAttempt
 
 #: From the order to start until the last first step, where the job has no start of its own to go by: the
@@ -125,6 +126,72 @@ def price_standstill(
     return price_hang(hang, now)
 
 
+def steps_to_checkpoint(reached: int, committed: Iterable[int]) -> Figure | None:
+    """Steps until the next checkpoint is committed, if they come as far apart as the newest ones did.
+
+    One that is overdue may be as far away as any other. None while fewer than two are known.
+    """
+    steps = sorted(set(committed))
+    gaps = sorted(float(later - earlier) for earlier, later in pairwise(steps))
+    if not gaps:
+        return None
+    interval = quantile(gaps, 0.5)
+    left = steps[-1] + interval - reached
+    if left <= 0:
+        return assumed(interval, "the next one is overdue")
+    return estimated(left, f"they came {interval:g} steps apart")
+
+
+def price_slow_machine(
+    *,
+    gpus: int,
+    reached: int | None,
+    checkpoints: Iterable[CheckpointView],
+    step: Figure | None,
+    start: Figure,
+    slowdown: Figure | None,
+    seen: int,
+    looked: int,
+    needed: int,
+    now: datetime,
+) -> tuple[PricedChoice | None, str]:
+    """A slow machine: evict its worker now, or at the next safe point. (None, what is not known) where it is not.
+
+    Args:
+        gpus: Of the whole job; 0 = not known.
+        reached: The step that training has reached.
+        step: Time of a step at the present, slow pace.
+        slowdown: The share of the job's time that the machine costs, in [0, 1].
+        seen: So many of the last ``looked`` comparisons found it slow; ``needed`` of them confirm it.
+    """
+    committed = [point for point in checkpoints if point.state in {"committed", "verified"}]
+    if gpus <= 0:
+        return None, "how many GPUs the job holds is not known"
+    if slowdown is None:
+        return None, "how much time it costs the job is not told: that takes its step time beside its peers'"
+    if step is None or reached is None:
+        return None, "the job's steps are not known"
+    left = steps_to_checkpoint(reached, (point.step for point in committed))
+    if left is None:
+        return None, "when the next checkpoint comes is not known before two are committed"
+    newest = max(committed, key=lambda point: (point.step, point.at))
+    lost = steps_lost(reached, newest)
+    share = min(1.0, max(0.0, slowdown.value))
+    # What an eviction throws away is computed again at the pace of a job without the slow machine.
+    again = Figure(lost.value * step.value * (1 - share), weakest(lost.basis, step.basis, slowdown.basis))
+    slow = SlowNode(
+        gpus=gpus,
+        slowdown_share=slowdown,
+        since_checkpoint_seconds=again,
+        to_checkpoint_seconds=Figure(left.value * step.value, weakest(left.basis, step.basis), left.source),
+        restart_seconds=assumed(start.value + ASSUMED_CONTAINER_SECONDS, "start, and a new container"),
+        seen=seen,
+        looked=looked,
+        needed=needed,
+    )
+    return price_slow_node(slow, now), ""
+
+
 def _seconds(value: object) -> float | None:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     return float(value) if is_number and 0 <= value < float("inf") else None  # type: ignore[arg-type,operator]
@@ -137,7 +204,7 @@ def price_of_restart(draft: Draft, why: str, wait_seconds: float = 0.0) -> Price
     """What a restart in place costs from here on, beside the next rung. None where too little is known."""
     return price_restart(
         gpus=draft.before.gpus,
-        lost=_at_stake(draft),
+        lost=steps_at_stake(draft),
         step=step_seconds(draft.attempt, draft.before.incarnations),
         start=start_seconds(draft.attempt, draft.past),
         wait_seconds=wait_seconds,
@@ -149,7 +216,7 @@ def price_of_standstill(draft: Draft, told: Mapping[str, Any]) -> PricedChoice |
     """What acting on a suspected hang now would cost, beside waiting for more. ``told``: the agent's report."""
     return price_standstill(
         gpus=draft.before.gpus,
-        lost=_at_stake(draft),
+        lost=steps_at_stake(draft),
         step=step_seconds(draft.attempt, draft.before.incarnations),
         start=start_seconds(draft.attempt, draft.past),
         still_seconds=told.get("seconds_since_progress"),
@@ -159,9 +226,33 @@ def price_of_standstill(draft: Draft, told: Mapping[str, Any]) -> PricedChoice |
     )
 
 
-def _at_stake(draft: Draft) -> Figure | None:
-    """Steps that a restart does again. None while the present attempt is not known to have got anywhere."""
+def price_of_slow_machine(
+    draft: Draft, *, slowdown: Figure | None, seen: int, looked: int, needed: int
+) -> tuple[PricedChoice | None, str]:
+    """What evicting a slow machine's worker costs now and at the next safe point; or None and what is not known."""
+    return price_slow_machine(
+        gpus=draft.before.gpus,
+        reached=_reached(draft),
+        checkpoints=draft.before.checkpoints,
+        step=step_seconds(draft.attempt, draft.before.incarnations),
+        start=start_seconds(draft.attempt, draft.past),
+        slowdown=slowdown,
+        seen=seen,
+        looked=looked,
+        needed=needed,
+        now=draft.now,
+    )
+
+
+def _reached(draft: Draft) -> int | None:
+    """The step of the present attempt, at least where it resumed. None = it is not known to have got anywhere."""
     reached = draft.last_step()
     if reached is None and draft.attempt is not None:
         reached = draft.attempt.resumed_from_step
+    return reached
+
+
+def steps_at_stake(draft: Draft) -> Figure | None:
+    """Steps that a restart does again. None while the present attempt is not known to have got anywhere."""
+    reached = _reached(draft)
     return None if reached is None else steps_lost(reached, draft.newest_committed())

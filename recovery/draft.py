@@ -8,8 +8,8 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from agent import wire
+from recovery import comparisons, diagnosis
 from recovery import culprit as verdicts
-from recovery import diagnosis
 from recovery.errors import InvalidTransition
 from recovery.evidence import Fact, Role
 from recovery.guards import GUARDED_KINDS, held_by
@@ -104,6 +104,9 @@ class Draft:
         stored = state.incident.verdict if state.incident else {}
         self.facts: list[Fact] = list(verdicts.facts_from_stored(stored))
         self.seen = diagnosis.Seen(stored, registry.find(policy.rules))
+        self.slow = comparisons.from_stored(stored.get("slow")) if self.incident.was_open else None
+        self.elastic_told = stored.get("elastic")  # what an earlier decision said of a loss
+        self.is_slow_new = False  # this inbox brought a comparison of a machine that is followed
         checked = stored.get("checked")
         self.checked: dict[str, bool] = (
             {str(key): bool(value) for key, value in checked.items()} if isinstance(checked, Mapping) else {}
@@ -115,7 +118,7 @@ class Draft:
         self.first_step_at: datetime | None = None  # all workers' first step, if it came in this inbox
         self.first_steps: dict[WorkerKey, tuple[datetime, int | None]] = {}
         self.rule, self.reason = "none", "nothing changed"
-        self.verdict: Mapping[str, Any] = {}
+        self.verdict: dict[str, Any] = {}
         self.next_looks: list[datetime] = []
         self.uses: list[SignalUse] = []
         self.orders: list[OrderWanted] = []
@@ -633,6 +636,11 @@ class Draft:
             stored["evidence"] = [*diagnosis.lines(found.verdict.evidence), *stored["evidence"]]
             stored["contradicts"] = [*stored["contradicts"], *diagnosis.lines(found.verdict.contradictions)]
         self.verdict = stored | kept | {"attempt": self.failed_attempt, "checked": dict(self.checked)}
+        if self.slow is not None and self.slow.attempt == self.failed_attempt:
+            self.verdict["slow"] = comparisons.to_stored(self.slow)
+        told = self.elastic_told
+        if isinstance(told, Mapping) and told.get("attempt") == self.failed_attempt:
+            self.verdict["elastic"] = dict(told)
         self.incident.set(verdict=self.verdict)
         return verdict
 

@@ -12,12 +12,14 @@ from recovery import fold_actions, fold_agents, fold_job, fold_lives
 from recovery.draft import Draft
 from recovery.failures import take_evidence
 from recovery.signals import Signal, SignalKind
+from recovery.slow_nodes import take_metric
 
 _HANDLERS: Mapping[SignalKind, Callable[[Draft, Signal], None]] = {
     **fold_agents.HANDLERS,
     **fold_lives.HANDLERS,
     **fold_job.HANDLERS,
     **fold_actions.HANDLERS,
+    SignalKind.METRIC: take_metric,
 }
 
 

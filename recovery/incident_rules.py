@@ -20,9 +20,11 @@ from recovery.action_rules import (
     take_next_rung,
 )
 from recovery.causes import look_at_hold
+from recovery.comparisons import SLOW
 from recovery.culprit import facts_from_stored, judge
 from recovery.decision_prices import price_of_restart
 from recovery.draft import Draft
+from recovery.elastic import look_at_elastic
 from recovery.evidence import Role, ended_alike
 from recovery.guard_rules import settle_held, try_held_again
 from recovery.ladder import Choice, Situation, choose, failures_in_window, stuck
@@ -43,6 +45,7 @@ from recovery.phases import (
 )
 from recovery.records import AttemptChange, Mode
 from recovery.rules import ends
+from recovery.slow_nodes import is_followed, look_at_slow
 
 #: Look again after this, in seconds, where steps are waited for whose pace is not known.
 LOOK_SECONDS = 2.0
@@ -61,6 +64,7 @@ def conclude(draft: Draft) -> None:
     settle_restart(draft)
     settle_stop(draft)
     settle_deadlines(draft)
+    look_at_slow(draft)
     for choice in draft.choices:
         carry_out(draft, choice)
     try_held_again(draft)
@@ -76,6 +80,7 @@ def conclude(draft: Draft) -> None:
                 _over(draft)
             case Phase.PENDING | Phase.BOOT_CHECKING:
                 pass
+    look_at_elastic(draft)
     settle_held(draft)
     if draft.is_observing:
         _refuse_while_observing(draft)
@@ -154,7 +159,8 @@ def _open_for_failures(draft: Draft) -> None:
     counted = any(failure.counted for failure in draft.failures)
     draft.raise_severity(Severity.MEDIUM if counted else Severity.LOW)
     known = draft.before.incident.causes if incident.was_open and draft.before.incident else ()
-    is_new_cause = known and any(f.counted and f.fact.category not in known for f in draft.failures)
+    ends_known = [category for category in known if category != SLOW]
+    is_new_cause = ends_known and any(f.counted and f.fact.category not in known for f in draft.failures)
     is_last_one = counted and draft.job.recover_count >= draft.job.max_retry and draft.job.protected
     if is_new_cause or is_last_one:
         draft.raise_severity(Severity.HIGH)
@@ -384,6 +390,8 @@ def _look_at_return(draft: Draft, missing: str) -> None:
 def _training(draft: Draft) -> None:
     """Training runs again: watch it until it is steady."""
     incident, job = draft.incident, draft.job
+    if is_followed(draft):
+        return
     if incident.state is IncidentState.SUSPECTED:
         _clear_suspicion(draft)
         return

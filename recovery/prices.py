@@ -375,7 +375,8 @@ class ElasticLoss:
     """A slice (or the head) of an elastic job is lost.
 
     ``replicas`` of them were training, each of ``gpus_per_replica``; ``lost`` of those are gone. ``tries`` of
-    ``max_retries`` are used; ``timeout_seconds`` is how long the framework waits for a replacement.
+    ``max_retries`` are used; ``timeout_seconds`` is how long the framework waits for a replacement, of which
+    ``waited_seconds`` are over. With fewer than ``min_replicas`` it cannot train.
     ``batch_per_replica`` None = not known, then the batch after a resize is not shown.
     """
 
@@ -389,7 +390,9 @@ class ElasticLoss:
     max_retries: int = 10
     tries: int = 0
     timeout_seconds: float = 300.0
+    waited_seconds: float = 0.0
     can_reshard: bool = False
+    min_replicas: int = 1
     is_head_lost: bool = False
     batch_per_replica: int | None = None
 
@@ -474,7 +477,7 @@ def price_elastic(loss: ElasticLoss, now: datetime) -> ElasticChoice:
     if best is resize:
         after = loss.batch_per_replica * (loss.replicas - loss.lost) if loss.batch_per_replica else None
     else:
-        deadline = now + timedelta(seconds=loss.timeout_seconds)
+        deadline = now + timedelta(seconds=max(0.0, loss.timeout_seconds - loss.waited_seconds))
     return ElasticChoice(best.option, _elastic_why(best, pause, resize), prices, deadline, before, after)
 
 
@@ -483,8 +486,9 @@ def _no_pause(loss: ElasticLoss, wait: float) -> str:
         return "the head is lost"
     if loss.tries >= loss.max_retries:
         return f"{loss.tries} of {loss.max_retries} retries are used"
-    if wait > loss.timeout_seconds:
-        return f"a replacement takes {wait:.0f} s, the framework waits {loss.timeout_seconds:.0f} s"
+    if wait + loss.waited_seconds > loss.timeout_seconds:
+        so_far = f" more after {loss.waited_seconds:.0f} s" if loss.waited_seconds else ""
+        return f"a replacement takes {wait:.0f} s{so_far}, the framework waits {loss.timeout_seconds:.0f} s"
     return ""
 
 
@@ -495,6 +499,8 @@ def _no_resize(loss: ElasticLoss, left: int) -> str:
         return f"{loss.tries} of {loss.max_retries} retries are used"
     if not left:
         return "no replica is left"
+    if (replicas := loss.replicas - loss.lost) < loss.min_replicas:
+        return f"{replicas} of {loss.replicas} replicas left, it needs {loss.min_replicas}"
     if not loss.can_reshard:
         return "the checkpoint cannot be resharded"
     return ""

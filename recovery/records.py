@@ -188,6 +188,23 @@ class HeldBack:
 
 
 @dataclass(frozen=True, slots=True)
+class ElasticTerms:
+    """How an elastic job can go on after a loss, as its annotations say. A slice is lost or kept as a whole.
+
+    ``head`` is the index of the worker without which nothing goes on, None = it is none of them. ``max_retries`` and
+    ``timeout_seconds`` are the framework's own. ``batch_per_slice`` None = not told.
+    """
+
+    workers_per_slice: int = 1
+    min_slices: int = 1
+    head: int | None = None
+    can_reshard: bool = False
+    max_retries: int = 10
+    timeout_seconds: float = 300.0
+    batch_per_slice: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class SubjectState:
     """All that a decision may look at."""
 
@@ -207,6 +224,7 @@ class SubjectState:
     next_look_at: datetime | None = None
     stop_grace_seconds: float = 5.0  # from SIGTERM to SIGKILL when processes are stopped
     gpus: int = 0  # of the whole job, for prices; 0 = not known
+    elastic: ElasticTerms | None = None  # None = nobody says that it is
     guard_refusals: tuple[GuardRefusal, ...] = ()  # what this decision asked for and cannot have
     held_back: tuple[HeldBack, ...] = ()
 

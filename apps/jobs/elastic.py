@@ -1,4 +1,4 @@
-"""What a job's annotations say of an elastic framework's own ways and limits. Pure. Source: DOMAIN sections 10 and 12."""
+"""What a job's annotations say of an elastic framework's ways and limits. Pure. Source: DOMAIN sections 10 and 12."""
 
 from __future__ import annotations
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from adapters.facts import FailurePolicyRule, JobFact
 from agent import wire
+from apps.jobs.elastic import elastic_limits
 from recovery.decide import Mode
 
 AGENT_CODES = (wire.EXIT_ORDERED, wire.EXIT_ORDER_WAIT, wire.EXIT_STOPPED, wire.EXIT_CHECK_FAILED)
@@ -66,6 +67,7 @@ def nested_limits(job: JobFact, wishes: Wishes) -> list[dict[str, Any]]:
         *_backoff(job, wishes.max_retry),
         *_deadline(job),
         *_failure_policy(job.failure_policy),
+        *elastic_limits(job.annotations, wishes.max_retry),
         *({"name": name, "used": None, "limit": None, "warning": text} for name, text in wishes.mistakes),
     ]
 

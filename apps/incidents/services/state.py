@@ -11,6 +11,7 @@ from django.db.models import Case, Count, OuterRef, Q, When
 
 from apps.incidents.models import Action, Cause, Incident, Signal, Subject
 from apps.incidents.policy import effective_mode
+from apps.jobs.elastic import read_elastic
 from apps.jobs.models import Attempt, Checkpoint, FailureCount, Incarnation, Job, Order, Worker
 from apps.nodes.models import Machine, WatchState
 from recovery import decide as core
@@ -129,6 +130,7 @@ def load_state(
         suspended=job.is_suspended,
         stop_grace_seconds=job.stop_grace_seconds,
         gpus=job.world_size * job.gpus_per_worker,
+        elastic=read_elastic(job.annotations)[0],
         next_look_at=held.next_look_at,
     )
     return state, Loaded(incident, causes, actions, {WorkerKey(row.role, row.index): row for row in workers})

@@ -17,6 +17,7 @@ from django.conf import settings
 from adapters.facts import Change, JobFact
 from apps.access import services as access
 from apps.access.models import Cluster
+from apps.jobs.elastic import TRUE_WORDS
 from apps.jobs.limits import Wishes, nested_limits, read_wishes
 from apps.jobs.models import Job, Run, Worker
 from recovery.decide import Mode
@@ -25,7 +26,6 @@ from recovery.signals import SignalKind, WorkerKey
 ROLE = "worker"
 BATCH_ROWS = 500
 MOST_WORKERS = 100_000  # a batch job with more places than this is no gang
-TRUE_WORDS = frozenset({"true", "yes", "1", "on"})
 
 Annotations = Mapping[str, str]
 

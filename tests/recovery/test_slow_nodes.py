@@ -1,0 +1,319 @@
+"""A slow machine: suspected, confirmed, priced with its deadline, cleared; and never in the way of a recovery."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from recovery.comparisons import NEEDED, from_stored, to_stored
+from recovery.decide import decide
+from recovery.lifecycle import ActionKind, IncidentState, Resolution
+from recovery.records import CheckpointView, Decision, Mode
+from recovery.serialize import (
+    decision_from_plain,
+    inbox_from_plain,
+    state_from_plain,
+    to_plain,
+)
+from recovery.signals import Signal, SignalKind, Source, Use
+from tests.recovery.desk import START, Desk, committed
+
+NODE = "gpu-r01-02"  # worker 1 runs there
+
+
+def training(*, gpus: int = 24, step: int = 3_350, **options: Any) -> Desk:
+    """A job 50 steps of 2 s after its newest checkpoint; they come 100 steps apart."""
+    desk = Desk(**options)
+    desk.start()
+    desk.state = replace(desk.state, gpus=gpus, checkpoints=(committed(3_300), committed(3_200)))
+    desk.now += timedelta(seconds=60)
+    desk.heartbeat(0, 1, 2, step=step)
+    assert desk.state.attempt is not None
+    desk.state = replace(desk.state, attempt=replace(desk.state.attempt, step_seconds=2.0))
+    return desk
+
+
+def compare(desk: Desk, value: object, *, name: str = "step_time_ratio", node: str = NODE) -> Signal:
+    desk.now += timedelta(seconds=30)
+    return desk.signal(SignalKind.METRIC, Source.PROMETHEUS, {"name": name, "value": value, "node": node})
+
+
+def slow_times(desk: Desk, times: int, value: float = 2.0, **where: str) -> Decision:
+    for _ in range(times):
+        compare(desk, value, **where)
+        desk.decide()
+    return desk.last
+
+
+def wanted(decision: Decision) -> dict[ActionKind, Any]:
+    return {action.kind: action for action in decision.actions}
+
+
+def test_one_slow_comparison_is_a_suspicion_that_changes_nothing_and_says_what_it_would_cost() -> None:
+    desk = training()
+    metric = compare(desk, 2.0)
+    desk.decide()
+    assert desk.log[-1].use_of(metric) is Use.USED
+    assert desk.incident.state is IncidentState.SUSPECTED
+    assert desk.last.actions == ()
+    assert desk.last.orders == ()
+    (considered,) = desk.last.considered
+    assert considered.remedy == "evict_worker"
+    assert considered.refused_because.startswith(
+        "not confirmed: slow in 1 of the last 1 comparisons, 3 are needed: keep it"
+    )
+    assert "evict now" in considered.refused_because
+    assert desk.last.verdict["category"] == "straggler"
+    assert desk.last.verdict["culprit"] == f"worker 1 on {NODE}"
+
+
+def test_confirmed_slow_node_is_wanted_marked_and_evicted_at_the_cheaper_moment_with_both_prices() -> None:
+    desk = training()
+    decision = slow_times(desk, NEEDED)
+    mark, evict = wanted(decision)[ActionKind.MARK_SLOW], wanted(decision)[ActionKind.EVICT_WORKER]
+    assert (mark.target, mark.refused_because) == (NODE, "remedy not installed")
+    assert (evict.target, evict.refused_because) == ("worker 1", "remedy not installed")
+    now, later = evict.price["options"]
+    assert (now["option"], later["option"]) == ("evict now", "evict at the next safe point")
+    again, restart = now["parts"]
+    assert (again["seconds"], again["gpus"]) == (50, 24), "50 steps of 2 s, at the pace without it"
+    waiting, restart_then = later["parts"]
+    assert (waiting["seconds"], waiting["weight"]) == (100, 0.5), (
+        "50 steps to the next, half of the time lost"
+    )
+    assert restart == restart_then
+    assert evict.price["chosen"] == "evict at the next safe point"
+    assert "confirmed: slow in 3 of the last 3 comparisons" in evict.price["why"]
+    assert evict.price["deadline"] == (desk.now + timedelta(seconds=150)).isoformat()
+    assert decision.next_look_at == desk.now + timedelta(seconds=150)
+    assert "Costs: evict now" in "".join(desk.timeline("action_refused"))
+    assert desk.incident.state is IncidentState.NEEDS_PERSON
+    assert ActionKind.ASK_PERSON in wanted(decision)
+
+
+@pytest.mark.parametrize(
+    ("step", "value", "chosen"),
+    [
+        pytest.param(3_395, 1.25, "evict at the next safe point", id="little left to the safe point"),
+        pytest.param(3_305, 2.0, "evict now", id="little to compute again"),
+    ],
+)
+def test_the_cheaper_moment_wins(step: int, value: float, chosen: str) -> None:
+    decision = slow_times(training(step=step), NEEDED, value)
+    price = wanted(decision)[ActionKind.EVICT_WORKER].price
+    assert price["chosen"] == chosen
+    assert (price["deadline"] is None) is (chosen == "evict now")
+    costs = {option["option"]: option["gpu_seconds"] for option in price["options"]}
+    assert costs[chosen] == min(costs.values())
+
+
+def no_gpus(desk: Desk) -> None:
+    desk.state = replace(desk.state, gpus=0)
+
+
+def no_steps(desk: Desk) -> None:
+    lives = tuple(replace(life, step=None, step_at=None) for life in desk.state.incarnations)
+    assert desk.state.attempt is not None
+    desk.state = replace(desk.state, incarnations=lives, attempt=replace(desk.state.attempt, step=None))
+
+
+def one_checkpoint(desk: Desk) -> None:
+    dangling = CheckpointView(3_200, "/checkpoints/step-3200", "written", START)
+    desk.state = replace(desk.state, checkpoints=(committed(3_300), dangling))
+
+
+@pytest.mark.parametrize(
+    ("break_it", "name", "says"),
+    [
+        pytest.param(no_gpus, "step_time_ratio", "how many GPUs", id="GPUs"),
+        pytest.param(no_steps, "step_time_ratio", "the job's steps are not known", id="steps"),
+        pytest.param(one_checkpoint, "step_time_ratio", "before two are committed", id="one checkpoint"),
+        pytest.param(
+            lambda _: None, "sm_clock_ratio_to_median", "not told: that takes its step time", id="a clock"
+        ),
+    ],
+)
+def test_no_price_is_made_up_and_what_is_missing_is_said(break_it: Any, name: str, says: str) -> None:
+    desk = training()
+    break_it(desk)
+    decision = slow_times(desk, NEEDED, 0.5 if "clock" in name else 2.0, name=name)
+    evict = wanted(decision)[ActionKind.EVICT_WORKER]
+    assert evict.price == {}
+    assert says in evict.why.partition("Not priced: ")[2]
+
+
+def test_deadline_that_passes_is_priced_anew_and_another_moment_is_wanted_anew() -> None:
+    desk = training()
+    slow_times(desk, NEEDED)
+    made = len(desk.log)
+    desk.wait(140)
+    assert len(desk.log) == made, "nothing is decided before"
+    desk.heartbeat(0, 1, 2, step=3_401)  # a safe point has come and gone: little would be computed again now
+    desk.state = replace(desk.state, checkpoints=(committed(3_400), committed(3_300)))
+    desk.wait(11)
+    assert desk.last.rule == "slow.priced_anew"
+    evict = wanted(desk.last)[ActionKind.EVICT_WORKER]
+    assert evict.price["chosen"] == "evict now"
+    assert list(wanted(desk.last)) == [ActionKind.EVICT_WORKER], "a person has been asked already"
+
+
+def test_overdue_checkpoint_may_be_a_whole_interval_away_and_the_choice_stays_told_once() -> None:
+    desk = training(step=3_399)
+    slow_times(desk, NEEDED, 1.25)
+    desk.heartbeat(0, 1, 2, step=3_450)
+    desk.wait(3)
+    assert desk.last.rule == "slow.priced_anew"
+    assert (desk.last.next_look_at or desk.now) >= desk.now + timedelta(seconds=60)
+
+
+def test_machine_that_keeps_up_again_clears_the_suspicion() -> None:
+    desk = training()
+    slow_times(desk, 2)
+    for value in (1.0, 1.02, 1.01):
+        assert desk.incident.state is IncidentState.SUSPECTED
+        compare(desk, value)
+        desk.decide()
+    assert desk.incident.state is IncidentState.RESOLVED
+    assert desk.incident.resolution is Resolution.FALSE_ALARM
+
+
+def test_confirmed_one_that_keeps_up_again_needs_no_person_any_more() -> None:
+    desk = training()
+    slow_times(desk, NEEDED)
+    assert desk.state.actions
+    slow_times(desk, NEEDED, 1.0)
+    assert desk.incident.state is IncidentState.RESOLVED
+    assert desk.incident.resolution is Resolution.RECOVERED
+    assert not desk.state.actions
+    slow_times(desk, 1)
+    assert desk.incident.state is IncidentState.SUSPECTED, "slow again: looked at anew"
+
+
+def test_suspicion_that_nobody_compares_any_more_expires() -> None:
+    desk = training()
+    slow_times(desk, 1)
+    desk.wait(1_799)
+    assert desk.incident.state is IncidentState.SUSPECTED
+    desk.wait(2)
+    assert desk.incident.resolution is Resolution.EXPIRED
+
+
+@pytest.mark.parametrize("confirmed", [False, True])
+def test_failure_meanwhile_is_recovered_as_always_and_blames_who_failed(confirmed: bool) -> None:
+    desk = training()
+    slow_times(desk, NEEDED if confirmed else 1)
+    desk.kill(0)
+    desk.decide()
+    assert desk.last.verdict["category"] == "process_killed"
+    assert desk.last.verdict["worker"] == "worker 0"
+    assert desk.incident.severity == ("high" if confirmed else "medium")
+    desk.recover()
+    assert desk.incident.state is IncidentState.WATCHING
+    desk.keep_stepping(4, 3_400)
+    assert desk.incident.resolution is Resolution.RECOVERED
+
+
+def test_comparisons_during_a_recovery_are_evidence_only() -> None:
+    desk = training()
+    desk.kill(0)
+    desk.decide()
+    metric = compare(desk, 2.0)
+    desk.decide()
+    assert desk.log[-1].use_of(metric) is Use.CONTEXT
+    assert "slow" not in desk.incident.verdict
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        pytest.param({"name": "step_time_ratio", "value": 1.05, "node": NODE}, id="as fast as its peers"),
+        pytest.param({"name": "gpu_util", "value": 0.1, "node": NODE}, id="no number of slowness"),
+        pytest.param({"name": "step_time_ratio", "value": "slow", "node": NODE}, id="no number"),
+        pytest.param({"name": "step_time_ratio", "value": True, "node": NODE}, id="a truth"),
+        pytest.param({"name": "step_time_ratio", "value": float("nan"), "node": NODE}, id="not a number"),
+        pytest.param({"name": "step_time_ratio", "value": 2.0, "node": "elsewhere"}, id="another machine"),
+        pytest.param({}, id="nothing"),
+    ],
+)
+def test_what_tells_of_no_slow_machine_opens_nothing(data: dict[str, Any]) -> None:
+    desk = training()
+    desk.signal(SignalKind.METRIC, Source.PROMETHEUS, data)
+    desk.decide()
+    assert desk.state.incident is None
+
+
+def test_many_machines_slow_at_once_share_what_slows_them() -> None:
+    desk = training(workers=4)
+    for worker in (1, 2, 3):
+        compare(desk, 2.0, node=f"gpu-r01-{worker + 1:02}")
+    desk.decide()
+    compared = desk.incident.verdict["slow"]["compared"]
+    assert [one["worker"] for one in compared] == ["worker 1", "worker 2"], "the third makes it no machine's"
+
+
+def test_job_that_lost_throughput_asks_which_machine_it_is() -> None:
+    desk = training()
+    for _ in range(NEEDED):
+        desk.now += timedelta(seconds=30)
+        data = {"name": "tflops_ratio_to_baseline", "value": 0.6}
+        desk.signal(SignalKind.METRIC, Source.PROMETHEUS, data)
+        desk.decide()
+    assert set(wanted(desk.last)) == {ActionKind.ASK_PERSON}
+    assert "nobody tells which" in wanted(desk.last)[ActionKind.ASK_PERSON].why
+    before = len(desk.wanted(ActionKind.ASK_PERSON))
+    desk.wait(2)
+    assert len(desk.wanted(ActionKind.ASK_PERSON)) == before
+
+
+def test_observed_job_is_told_what_would_be_done_and_nobody_is_asked() -> None:
+    desk = training(mode=Mode.OBSERVE, protected=False)
+    decision = slow_times(desk, NEEDED)
+    assert wanted(decision)[ActionKind.EVICT_WORKER].refused_because == "cluster is in observe"
+    assert wanted(decision)[ActionKind.EVICT_WORKER].price
+    assert ActionKind.ASK_PERSON not in wanted(decision)
+    assert desk.incident.state is IncidentState.OPEN
+
+
+def test_what_a_person_has_resolved_is_not_opened_again_by_the_next_comparison() -> None:
+    desk = training()
+    slow_times(desk, 2)
+    desk.signal(SignalKind.PERSON_RESOLVE, Source.PERSON, {"by": "mei", "reason": "known"})
+    compare(desk, 2.0)
+    desk.decide()
+    assert desk.incident.resolution is Resolution.BY_PERSON
+    slow_times(desk, 1)
+    assert desk.incident.state is IncidentState.RESOLVED
+
+
+def test_decisions_about_a_slow_machine_are_stored_and_made_again_alike() -> None:
+    desk = training()
+    slow_times(desk, NEEDED)
+    desk.wait(151)
+    slow_times(desk, NEEDED, 1.0)
+    for seen in desk.log:
+        again = decide(
+            state_from_plain(to_plain(seen.state)),
+            inbox_from_plain(to_plain(seen.inbox)),
+            seen.now,
+            desk.policy,
+        )
+        assert to_plain(again) == to_plain(seen.decision)
+        assert decision_from_plain(to_plain(seen.decision)) == seen.decision
+
+
+def test_comparisons_are_kept_as_they_are_and_what_cannot_be_read_is_left_out() -> None:
+    desk = training()
+    slow_times(desk, NEEDED)
+    stored = desk.incident.verdict["slow"]
+    kept = from_stored(stored)
+    assert kept is not None
+    assert to_stored(kept) == stored
+    broken = {**stored, "compared": [*stored["compared"], {"metric": 1}, None], "told": "x"}
+    found = from_stored(broken)
+    assert found is not None
+    assert found.compared == kept.compared
+    assert found.told == ()
+    assert from_stored("x") is None
