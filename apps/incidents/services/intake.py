@@ -104,6 +104,7 @@ def record_evidence(
                     source_at=report.seen_at,
                     uncertainty_seconds=uncertainty,
                     subject_ids=placed[about],
+                    worker=_worker_of_pod(placed[about], report) if placed[about] else None,
                 )
             )
         recorded = _record(tenant_id, signals, now)
@@ -282,6 +283,17 @@ def _subjects(
         return found
     own = Job.objects.filter(tenant_id=tenant_id, owner_uid=job_uid, subject__in=found)
     return tuple(own.values_list("subject", flat=True))
+
+
+def _worker_of_pod(subjects: tuple[int, ...], report: Evidence) -> WorkerKey | None:
+    """Whose number it is, where a pod is named: a decision knows pods by their uid and node only."""
+    namespace, pod = report.names.get("namespace"), report.names.get("pod")
+    if report.kind is not SignalKind.METRIC or report.names.get("pod_uid") or not (namespace and pod):
+        return None
+    found = (
+        Pod.objects.filter(job__subject__in=subjects, namespace=namespace, name=pod).order_by("-id").first()
+    )
+    return WorkerKey(found.role, found.index) if found is not None else None
 
 
 def _seen(told: datetime | None, sent_at: datetime | None, now: datetime) -> tuple[datetime, float]:
