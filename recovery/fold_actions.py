@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from recovery import phase_events as ev
+from recovery.asked_restart import standing_of, waiting_restart, why_not
+from recovery.decision_prices import price_of_restart
 from recovery.draft import Draft
 from recovery.guards import held_by
 from recovery.lifecycle import (
@@ -114,26 +117,76 @@ def _cancel(draft: Draft, signal: Signal) -> None:
 
 
 def _do_now(draft: Draft, signal: Signal) -> None:
+    if signal.data.get("action_uid") is None and signal.data.get("action") == ActionKind.RESTART_PROCESS:
+        _restart_now(draft, signal)
+    else:
+        _begin_now(draft, signal, _action(draft, signal))
+
+
+def _restart_now(draft: Draft, signal: Signal) -> None:
+    """A person wants all workers to start again: the restart that waits begins, or a new one is wanted."""
+    by, reason = signal.by, str(signal.data.get("reason") or "")
+    refused = why_not(standing_of(draft))
+    if refused:
+        draft.use(signal, Use.REFUSED, refused)
+        draft.settle("person.restart_refused", refused)
+        return
+    asked = f"asked by {by}{f': {reason}' if reason else ''}"
+    waiting = waiting_restart(draft)
+    if waiting is not None:
+        _begin_now(draft, signal, waiting)
+        return
+    kind = ActionKind.RESTART_PROCESS
+    if any(refusal.kind is kind for refusal in draft.before.guard_refusals):
+        _refuse_by_guard(draft, signal, kind)
+        return
+    draft.note("restart_asked", f"Restart in place {asked}", signal=signal, at=draft.now)
+    draft.want(
+        kind,
+        f"Restart in place, {asked}",
+        deadline_seconds=draft.policy.restart_process_deadline_seconds,
+        priced=price_of_restart(draft, asked),
+    )
+    for question in draft.open_actions(ActionKind.ASK_PERSON):
+        is_told = question.state in {ActionState.RUNNING, ActionState.VERIFYING}
+        draft.change_action(
+            question,
+            ActionState.DONE if is_told else ActionState.CANCELLED,
+            f"{by} has answered",
+            signal=signal,
+        )
+    draft.incident.set(rung="L1")
+    draft.bring_incident(IncidentState.RECOVERING, f"restart in place, {asked}", signal=signal)
+    draft.use(signal, Use.USED, f"restart in place, {asked}")
+    draft.settle("person.restart", f"restart in place, {asked}")
+
+
+def _begin_now(draft: Draft, signal: Signal, action: ActionView | None) -> None:
     by = signal.by
-    action = _action(draft, signal)
     if action is None or action.state not in {ActionState.PLANNED, ActionState.READY}:
         draft.use(signal, Use.REFUSED, "the action does not wait for its time")
         return
     if action.kind not in INSTALLED_ACTIONS or draft.is_observing:
         draft.use(signal, Use.REFUSED, f"it cannot be done here: {draft.observing_because}")
         return
-    if action.state is ActionState.PLANNED and (refusal := draft.reserve(action.kind, action.target)):
-        held = held_by(refusal.guard, refusal.numbers)
-        draft.use(signal, Use.REFUSED, held)
-        draft.considered.append(Considered(str(action.kind), held))
-        words = str(action.kind).replace("_", " ")
-        draft.note("action_refused", f"Not begun for {by}: {words}, {held}", signal=signal, at=draft.now,
-                   action=str(action.kind), action_uid=action.uid, guard=refusal.guard)  # fmt: skip
-        draft.settle("guard.held", held)
+    if action.state is ActionState.PLANNED and draft.reserve(action.kind, action.target):
+        _refuse_by_guard(draft, signal, action.kind, action_uid=action.uid)
         return
     draft.change_action(action, ActionState.READY, f"now, by {by}", not_before=draft.now, signal=signal)
     draft.use(signal, Use.USED, f"{action.kind} begins now, by {by}")
     draft.settle("person.do_now", f"{action.kind} begins now, by {by}")
+
+
+def _refuse_by_guard(draft: Draft, signal: Signal, kind: ActionKind, **data: Any) -> None:
+    """A guard has no room, not even for a person: its numbers are the answer."""
+    refusal = next(each for each in draft.before.guard_refusals if each.kind is kind)
+    held = held_by(refusal.guard, refusal.numbers)
+    draft.use(signal, Use.REFUSED, held)
+    draft.considered.append(Considered(str(kind), held))
+    words = str(kind).replace("_", " ")
+    draft.note("action_refused", f"Not begun for {signal.by}: {words}, {held}", signal=signal, at=draft.now,
+               action=str(kind), guard=refusal.guard, **data)  # fmt: skip
+    draft.settle("guard.held", held)
 
 
 def _look(draft: Draft, signal: Signal) -> None:

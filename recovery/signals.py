@@ -71,7 +71,8 @@ class SignalKind(StrEnum):
     LOOK = "look"  # desk: the time to look again has come
     PERSON_RESOLVE = "person_resolve"  # person: {"by", "reason"}
     PERSON_CANCEL = "person_cancel"  # person: {"by", "action_uid" or null, "reason"}
-    PERSON_DO_NOW = "person_do_now"  # person: {"by", "action_uid"}
+    # person: {"by", "action_uid"}, or without one what is wanted now, {"by", "action": "restart_process", "reason"}
+    PERSON_DO_NOW = "person_do_now"
 
 
 class EndCause(StrEnum):
