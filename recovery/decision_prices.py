@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import Any
 
 from recovery.draft import Draft
-from recovery.figures import Basis, Figure, assumed, estimated, measured, quantile, weakest
+from recovery.figures import Basis, Figure, assumed, estimated, measured, modelled, quantile, weakest
 from recovery.lifecycle import ActionKind
 from recovery.prices import Hang, Price, PricedChoice, SlowNode, price_hang, price_slow_node, restart_price
 from recovery.records import AttemptView, CheckpointView, IncarnationView, PastAttempt
@@ -178,7 +178,7 @@ def price_slow_machine(
     lost = steps_lost(reached, newest)
     share = min(1.0, max(0.0, slowdown.value))
     # What an eviction throws away is computed again at the pace of a job without the slow machine.
-    again = Figure(lost.value * step.value * (1 - share), weakest(lost.basis, step.basis, slowdown.basis))
+    again = Figure(lost.value * step.value * (1 - share), modelled(lost.basis, step.basis, slowdown.basis))
     slow = SlowNode(
         gpus=gpus,
         slowdown_share=slowdown,

@@ -155,6 +155,10 @@ def _seconds(name: str, figure: Figure, meaning: str) -> float:
     return not_negative(name, figure.value, meaning, "give seconds, or 0 where there are none")
 
 
+def _hours(cost: Price | PricePart) -> str:
+    return hours_in_words(cost.gpu_seconds / HOUR_SECONDS)
+
+
 # A restart.
 
 
@@ -261,13 +265,13 @@ def price_slow_node(slow: SlowNode, now: datetime, *, grace_share: float = 0.5) 
     confirmed = f"confirmed: slow in {slow.seen} of the last {slow.looked} comparisons"
     if evict_now.gpu_seconds < wait.gpu_seconds:
         why = (
-            f"{confirmed}; waiting {until:.0f} s at {slowdown:.0%} slowdown costs {waiting.gpu_seconds:.0f} "
-            f"GPU-seconds, what is computed again only {evict_now.parts[0].gpu_seconds:.0f}"
+            f"{confirmed}; waiting {until:.0f} s at {slowdown:.0%} slowdown costs {_hours(waiting)} GPU-hours, "
+            f"what is computed again only {_hours(evict_now.parts[0])}"
         )
         return PricedChoice(SlowOption.EVICT_NOW, why, (evict_now, wait))
     why = (
-        f"{confirmed}; waiting {until:.0f} s at {slowdown:.0%} slowdown costs {waiting.gpu_seconds:.0f} GPU-seconds, "
-        f"acting now {evict_now.parts[0].gpu_seconds:.0f} that would be computed again"
+        f"{confirmed}; waiting {until:.0f} s at {slowdown:.0%} slowdown costs {_hours(waiting)} GPU-hours, "
+        f"acting now {_hours(evict_now.parts[0])} that would be computed again"
     )
     return PricedChoice(
         SlowOption.EVICT_AT_CHECKPOINT,
@@ -510,4 +514,4 @@ def _elastic_why(best: Price, pause: Price, resize: Price) -> str:
     other = resize if best is pause else pause
     if other.refused_because:
         return f"{other.option} cannot be had: {other.refused_because}"
-    return f"{best.gpu_seconds:.0f} GPU-seconds against {other.gpu_seconds:.0f} for {other.option}"
+    return f"{_hours(best)} GPU-hours against {_hours(other)} for {other.option}"

@@ -71,7 +71,8 @@ def take_metric(draft: Draft, signal: Signal) -> None:
     draft.use(signal, Use.USED, f"{said} beside its peers; slow in {one.seen} of the last {len(one.looks)}")
     if verdict is not None and not (known and known.is_confirmed):
         _find(draft, signal, one)
-        draft.note("evidence", f"{one.machine or draft.job_name}: {one.words}", signal=signal)
+        if draft.incident.is_open:  # else its opening tells it
+            draft.note("evidence", _sentence(draft, one), signal=signal, actor=str(signal.source))
 
 
 def _may_follow(draft: Draft, signal: Signal) -> bool:
@@ -285,7 +286,9 @@ def _tell(draft: Draft, one: Compared) -> None:
     assert draft.slow is not None
     sentence = _sentence(draft, one)
     draft.incident.set(
-        title=f"{one.machine[:1].upper()}{one.machine[1:]} is slow" if one.machine else sentence
+        title=f"{one.machine[:1].upper()}{one.machine[1:]} is slow"
+        if one.machine
+        else "A machine of the job is slow"
     )
     draft.raise_severity(Severity.MEDIUM)
     draft.settle("slow.confirmed", sentence)
@@ -300,25 +303,35 @@ def _tell(draft: Draft, one: Compared) -> None:
         draft.considered.append(
             Considered(str(ActionKind.EVICT_WORKER), "nobody tells which machine is slow")
         )
-        _hand_over(draft, f"{sentence}. Find the machine: compare the nodes of the job with each other")
+        _hand_over(draft, one, f"{sentence}. Find the machine: compare the nodes of the job with each other")
         return
-    _want(draft, ActionKind.MARK_SLOW, f"{sentence}. Others should avoid it", target=one.node or one.worker)
+    brief = _brief(one)
+    _want(draft, ActionKind.MARK_SLOW, f"{brief}. Others should avoid it", target=one.node or one.worker)
     chosen = _want_eviction(draft, one)
-    when = "right after the next checkpoint" if chosen == SlowOption.EVICT_AT_CHECKPOINT else "now"
+    when = "now" if chosen == SlowOption.EVICT_NOW else "right after the next checkpoint"
     cheapest = f" Cheapest: {chosen}." if chosen else ""
     cordon = f"cordon {one.node}, then " if one.node else ""
     _hand_over(
         draft,
-        f"{sentence}.{cheapest} Evicting is not installed: {cordon}delete the pod of {one.worker} {when}",
+        one,
+        f"{brief}.{cheapest} Evicting is not installed: {cordon}delete the pod of {one.worker} {when}",
     )
 
 
-def _hand_over(draft: Draft, why: str) -> None:
+def _hand_over(draft: Draft, one: Compared, why: str) -> None:
+    confirmed = f"confirmed by {one.seen} of the last {len(one.looks)} comparisons"
     if draft.is_observing:
-        draft.bring_incident(IncidentState.OPEN, f"{why}. Nobody obeys: {draft.observing_because}")
-    else:
-        ask(draft, why)
-        draft.settle("slow.confirmed", why)
+        draft.bring_incident(IncidentState.OPEN, f"{confirmed}; nobody obeys: {draft.observing_because}")
+        return
+    draft.bring_incident(IncidentState.OPEN, confirmed)
+    ask(draft, why)
+    draft.settle("slow.confirmed", why)
+
+
+def _brief(one: Compared) -> str:
+    share = one.slowdown
+    costs = f" and costs the job {share.value:.0%} of its time" if share is not None else ""
+    return f"{one.machine[:1].upper()}{one.machine[1:]} is slow{costs}"
 
 
 def _want_eviction(draft: Draft, one: Compared) -> str:
@@ -326,7 +339,7 @@ def _want_eviction(draft: Draft, one: Compared) -> str:
     assert draft.slow is not None
     priced, missing = _price(draft, one, draft.slow)
     says = f"{priced.why[:1].upper()}{priced.why[1:]}" if priced is not None else f"Not priced: {missing}"
-    why = f"{one.machine[:1].upper()}{one.machine[1:]} is slow. {says}"
+    why = f"{_brief(one)}. {says}"
     deadline = priced.deadline if priced is not None else None
     _want(
         draft, ActionKind.EVICT_WORKER, why, target=one.worker, priced=priced,

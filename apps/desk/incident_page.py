@@ -49,6 +49,7 @@ class ActionLine:
     can_cancel: bool
     can_do_now: bool
     waits_until: datetime | None
+    price_until: datetime | None = None  # the choice that was made by price is made anew then
 
     @property
     def dialog(self) -> str:
@@ -214,7 +215,16 @@ def _action_line(action: Action, now: datetime) -> ActionLine:
         can_cancel=(waits or action.state == ActionState.AWAITING_APPROVAL) and not action.is_cancel_asked,
         can_do_now=needs_yes or (waits and in_future),
         waits_until=action.not_before_at if waits and in_future else None,
+        price_until=_moment(action.price.get("deadline")),
     )
+
+
+def _moment(text: object) -> datetime | None:
+    """A stored moment, None where there is none."""
+    try:
+        return datetime.fromisoformat(text) if isinstance(text, str) else None
+    except ValueError:
+        return None
 
 
 def _is_shown(event: TimelineEvent, show: str) -> bool:

@@ -102,6 +102,8 @@ def test_metric_over_the_api_leads_to_a_decision_with_both_prices(by: str) -> No
     assert now["parts"][0]["seconds"] == pytest.approx(50)
     assert (later["parts"][0]["seconds"], later["parts"][0]["weight"]) == (pytest.approx(100), 0.5)
     assert evict.price["deadline"]
+    told = client.get(f"/api/v1/incidents/{incident.pk}/").json()["actions"]
+    assert [action["price"] for action in told if action["kind"] == "evict_worker"] == [evict.price]
     assert Action.objects.get(incident=incident, kind="mark_slow").target == "node-1"
     incident.refresh_from_db()
     assert incident.state == "needs_person"

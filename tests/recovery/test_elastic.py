@@ -76,12 +76,12 @@ def test_a_quick_replacement_is_waited_for_within_the_frameworks_timeout() -> No
     )
     attempt = desk.state.attempt
     assert attempt is not None
-    assert desk.state.job is not None
     slow_start = replace(attempt, n=2, first_step_at=attempt.started_at + timedelta(seconds=10))
     desk.state = replace(desk.state, past_attempts=(past,), attempt=slow_start)
+    job = desk.job
     desk.state = replace(
         desk.state,
-        job=replace(desk.state.job, attempt=2),
+        job=replace(job, attempt=2),
         incarnations=tuple(replace(life, attempts=(2,)) for life in desk.state.incarnations),
     )
     (action,) = wanted(lose(desk, 1))

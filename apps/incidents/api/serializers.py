@@ -268,6 +268,11 @@ class ActionOutput(serializers.ModelSerializer[Action]):
 
     kind = serializers.ChoiceField(choices=_words(ActionKind), read_only=True)
     state = serializers.ChoiceField(choices=ACTION_STATES, read_only=True)
+    price = serializers.DictField(
+        read_only=True,
+        help_text="What it costs beside the other options: chosen, why, deadline, and options with their parts; "
+        "empty where that is not known.",
+    )
 
     class Meta:
         model = Action
@@ -280,6 +285,7 @@ class ActionOutput(serializers.ModelSerializer[Action]):
             "state",
             "why",
             "refused_because",
+            "price",
             "not_before_at",
             "deadline_at",
             "try_n",
@@ -403,6 +409,12 @@ class ReasonInput(serializers.Serializer[Any]):
     """Why; the audit keeps it."""
 
     reason = serializers.CharField(max_length=1000)
+
+
+class RestartInput(serializers.Serializer[Any]):
+    """What was done meanwhile; the timeline keeps it."""
+
+    reason = serializers.CharField(max_length=1000, required=False, default="", allow_blank=True)
 
 
 # Nodes
