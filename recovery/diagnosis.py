@@ -11,13 +11,14 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
+from recovery import around
 from recovery import evidence as seen
 from recovery.observed import Evidence, RankView, evidence_from_plain
 from recovery.past import History
 from recovery.records import CheckpointView, PastAttempt, WorldView
 from recovery.rules.rule import EvidenceClass, RuleSet
 from recovery.scan import scan
-from recovery.signals import Signal, SignalKind
+from recovery.signals import EndCause, Signal, SignalKind
 from recovery.verdict import Cited, Refused, Verdict, judge
 
 #: Workers whose own words are read in one decision; survivors beyond them say the same.
@@ -54,11 +55,17 @@ class Observation:
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """A verdict, and whether earlier attempts say the same."""
+    """A verdict, and whether earlier attempts say the same.
+
+    ``likeness`` is what other jobs' failures are compared by (recovery.around); ``own_rule`` found it without a
+    look at them, so that later attempts are compared by what this job met.
+    """
 
     verdict: Verdict
     times: int  # attempts in a row with this very finding, this one included
     before_first_step: bool
+    likeness: str = ""
+    own_rule: str = ""
 
     @property
     def is_strong(self) -> bool:
@@ -106,12 +113,21 @@ def observe(
         conditions=_conditions(signal),
         exit_code=seen.exit_code(data.get("exit_code")),
         signal=str(data.get("signal") or ""),
-        pod_reason=str(data.get("reason") or "") if signal.kind is SignalKind.INCARNATION_ENDED else "",
+        pod_reason=_pod_reason(signal),
         checks=checks or None,
         metrics=metrics or None,
     )
     says = (found.log, found.kernel, found.conditions, found.checks, found.pod_reason, found.signal)
     return found if any(says) or found.exit_code is not None or metrics else None
+
+
+def _pod_reason(signal: Signal) -> str:
+    """The cluster's word for an end. For a lost node it may have none, or one that fits any pod: its cause says it."""
+    if signal.kind is not SignalKind.INCARNATION_ENDED:
+        return ""
+    reason = str(signal.data.get("reason") or "")
+    is_lost = seen.end_cause(signal.data) is EndCause.NODE_LOST
+    return "NodeLost" if is_lost and not reason.startswith("DeletionBy") else reason
 
 
 def _metrics(signal: Signal) -> dict[str, float]:
@@ -218,7 +234,13 @@ def diagnose(
     node = next((one.node for one in observations if one.worker == culprit), "")
     first = judge(evidence, History(), rules)
     history, times = _history(first.rule, node, attempt, past, diagnosed, before_first_step)
-    return Diagnosis(judge(evidence, history, rules) if history.told else first, times, before_first_step)
+    own = judge(evidence, history, rules) if history.told else first
+    alike = around.likeness(own, evidence.log)
+    together = {**around.numbers(world, alike), **evidence.metrics}
+    if len(together) == len(evidence.metrics):
+        return Diagnosis(own, times, before_first_step, alike, own.rule)
+    verdict = judge(replace(evidence, metrics=together), history, rules)
+    return Diagnosis(verdict, times, before_first_step, alike, own.rule)
 
 
 def _evidence(
@@ -230,7 +252,7 @@ def _evidence(
 ) -> Evidence:
     first = next((one for one in observations if one.worker == culprit), observations[0])
     begin = min(one.at for one in observations)
-    metrics: dict[str, Any] = {**_around(world)}
+    metrics: dict[str, Any] = around.numbers(world)
     for one in reversed(observations):  # a node's or job's numbers come without a worker; the culprit's stand
         metrics |= one.metrics or {}
     metrics |= first.metrics or {}
@@ -259,24 +281,6 @@ def _evidence(
         if one is not first
     )  # fmt: skip
     return replace(plain, ranks=ranks)
-
-
-#: Below so many machines a share says nothing about many nodes at once: one of three is one node.
-MIN_NOT_READY = 3
-
-
-def _around(world: WorldView | None) -> dict[str, Any]:
-    """What else is in trouble now, as numbers; {} where nothing is known."""
-    if world is None:
-        return {}
-    around: dict[str, Any] = {}
-    if world.watch_lag_seconds is not None:
-        around["watch_lag_seconds"] = world.watch_lag_seconds
-    if world.not_ready_machines >= MIN_NOT_READY:
-        around["not_ready_share"] = world.not_ready_share
-    if world.failures_in_window:
-        around["jobs_failing"] = sum(world.failures_in_window.values())
-    return around
 
 
 def _history(
@@ -312,7 +316,7 @@ def as_past(diagnosis: Diagnosis, *, attempt: int, node: str, step: int | None) 
     """What later attempts are compared with: plain JSON."""
     return {
         "attempt": attempt,
-        "rule": diagnosis.verdict.rule,
+        "rule": diagnosis.own_rule,
         "category": diagnosis.verdict.category,
         "node": node,
         "step": step,
@@ -343,6 +347,8 @@ def to_stored(diagnosis: Diagnosis, rules: RuleSet) -> dict[str, Any]:
         "unread_lines": verdict.unread_lines,
         "unread_steps": verdict.unread_steps,
         "rules": rules.digest,
+        **({"likeness": diagnosis.likeness} if diagnosis.likeness else {}),
+        **({"means": verdict.means} if verdict.means else {}),
     }
 
 
@@ -416,6 +422,7 @@ class Seen:
     def __init__(self, stored: Mapping[str, Any], rules: RuleSet) -> None:
         self.rules = rules
         self._observations = observations_from_stored(stored.get("seen"))
+        self._around = stored.get("around")
         kept = stored.get("diagnosed")
         self._diagnosed = (
             [dict(each) for each in kept if isinstance(each, Mapping)] if isinstance(kept, list) else []
@@ -441,12 +448,15 @@ class Seen:
         found = merged(one for one in self._observations if one.attempt == attempt)
         found.sort(key=lambda one: (one.worker != culprit, not one.is_cause, one.at, one.worker))
         found = [cut(one, self.rules) for one in found[:MAX_WORKERS]]
+        world = around.worst(world, around.from_kept(self._around, attempt))
         diagnosis = diagnose(
             found, culprit=culprit, past=past, diagnosed=self._diagnosed, checkpoints=checkpoints, world=world,
             attempt=attempt, before_first_step=before_first_step, rules=self.rules,
         )  # fmt: skip
         others = [each for each in self._diagnosed if each.get("attempt") != attempt]
         kept: dict[str, Any] = {"seen": observations_to_stored(found), "diagnosed": others}
+        if (troubled := around.as_kept(world, attempt)) is not None:
+            kept["around"] = troubled
         if diagnosis is None:
             return None, kept
         node = next((one.node for one in found if one.worker == culprit), "")

@@ -155,13 +155,22 @@ class OrderView:
 
 @dataclass(frozen=True, slots=True)
 class WorldView:
-    """Snapshot of what is around, with its age; for explanation and suspicion of ourselves."""
+    """Snapshot of what is around, with its age; for explanation and suspicion of ourselves.
+
+    ``watch_silent_seconds``: since the watch of nodes or pods last heard anything, bookmarks included.
+    ``not_ready_share``: of the cluster's machines, 0 while fewer are not Ready than a share is said of.
+    ``failures_in_window``: how many other jobs of the cluster failed within the policy's window around this
+    failure, by ``recovery.around.likeness``; ``failures_span_seconds``: from the first to the last of these and
+    this one. Counts only: whose they are is nobody's business here.
+    """
 
     taken_at: datetime
     watch_lag_seconds: float | None = None
     not_ready_share: float = 0.0
     not_ready_machines: int = 0
     failures_in_window: Mapping[str, int] = field(default_factory=dict)
+    failures_span_seconds: Mapping[str, float] = field(default_factory=dict)
+    watch_silent_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,6 +264,7 @@ class Policy:
     backoff_free_restarts: int = 2  # restarts in place within the window that wait for nothing
     backoff_window_seconds: float = 3600.0
     no_progress_restarts: int = 3  # same step after so many restarts: stop and say why
+    alike_window_seconds: float = 120.0  # failures of other jobs this close in time may have one cause
     late_uncertainty_seconds: float = 0.5
     cause_hold_seconds: float = 30.0  # so long a failure without a cause may still be one that never counts
     extend_wait_seconds: float = 30.0  # agents that wait for an order are told again to wait on

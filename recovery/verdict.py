@@ -13,7 +13,7 @@ from recovery import across_ranks
 from recovery.facts import facts_of
 from recovery.observed import Evidence
 from recovery.past import History
-from recovery.rules.rule import Blame, EvidenceClass, FactValue, Remedy, Rule, RuleSet
+from recovery.rules.rule import Blame, EvidenceClass, FactValue, Remedy, Rule, RuleSet, said
 from recovery.scan import Line, Scan, scan
 
 MAX_SHOWN = 20
@@ -101,6 +101,7 @@ class Verdict:
     culprit_rank: int | None = None
     culprit_node: str = ""
     exit: str = ""
+    means: str = ""  # what the category means here, where its own words would mislead
     evidence: tuple[Cited, ...] = ()
     contradictions: tuple[Cited, ...] = ()
     considered: tuple[Refused, ...] = ()
@@ -179,9 +180,9 @@ def _concluded(rule: Rule, facts: Mapping[str, FactValue], lines: tuple[Line, ..
         if case.holds(facts):
             return Hit(
                 rule, case.category or rule.category, case.remedy or rule.remedy, case.blame or rule.blame,
-                case.reason, lines,
+                said(case.reason, facts), lines,
             )  # fmt: skip
-    return Hit(rule, rule.category, rule.remedy, rule.blame, rule.reason, lines)
+    return Hit(rule, rule.category, rule.remedy, rule.blame, said(rule.reason, facts), lines)
 
 
 def _without_soft(hits: list[Hit], facts: Mapping[str, FactValue]) -> list[Hit]:
@@ -329,6 +330,7 @@ def _verdict(
         culprit_rank=culprit.rank,
         culprit_node=culprit.node,
         exit=rules.exits.get(best.rule.exit, "") if isolates else "",
+        means=best.rule.means if best.category == best.rule.category else "",
         evidence=_cited([best, *support]),
         contradictions=_cited(against),
         considered=_considered(best.remedy, hits, facts),

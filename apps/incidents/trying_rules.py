@@ -56,7 +56,7 @@ def plain_verdict(verdict: Verdict) -> dict[str, Any]:
     """A verdict as plain JSON."""
     return {
         "category": verdict.category,
-        "means": CATEGORIES[verdict.category],
+        "means": verdict.means or CATEGORIES[verdict.category],
         "remedy": str(verdict.remedy),
         "blame": str(verdict.blame),
         "reason": verdict.reason,

@@ -16,7 +16,7 @@ from typing import Any
 from recovery.pattern import Pattern, PatternError, compile_pattern
 from recovery.rules.categories import CATEGORIES
 from recovery.rules.facts import NAMES, is_known_fact
-from recovery.rules.rule import Blame, Condition, EvidenceClass, Origin, Remedy, Rule, RuleSet, When
+from recovery.rules.rule import SAID, Blame, Condition, EvidenceClass, Origin, Remedy, Rule, RuleSet, When
 
 MAX_FILE = 1_000_000
 MAX_RULES = 2_000
@@ -26,7 +26,7 @@ _ID = re.compile(r"[a-z0-9][a-z0-9_.-]{1,60}")
 _CONDITION = re.compile(r"([a-z][a-z0-9_.:-]*) +(!=|<=|>=|=|<|>|in) +(.+)")
 _FIELDS = frozenset(
     {"id", "match", "except", "in", "if", "unless", "class", "specificity", "mark", "category", "remedy",
-     "blame", "reason", "source", "examples", "counter_examples", "exit", "context", "when", "tags", "refine"}
+     "blame", "reason", "source", "examples", "counter_examples", "exit", "context", "when", "tags", "refine", "means"}
 )  # fmt: skip
 _WHEN_FIELDS = frozenset({"if", "category", "remedy", "blame", "reason"})
 _TOP_FIELDS = frozenset({"rule", "exits", "contexts", "disable"})
@@ -219,11 +219,15 @@ def _rule(
         tags=tuple(_list(table, "tags")),
         refine=tuple(_among(text, "refine", CATEGORIES) for text in _list(table, "refine")),
         exit=str(table.get("exit", "")),
+        means=_sentence(table, "means") if "means" in table else "",
         examples=_examples(table, "examples"),
         counter_examples=_examples(table, "counter_examples"),
         file=file,
         line=line,
     )
+    _check_numbers(rule.reason, rule.conditions, "reason")
+    for n, case in enumerate(rule.when):
+        _check_numbers(case.reason, (*rule.conditions, *case.conditions), f"when[{n}].reason")
     if not rule.examples:
         raise _Wrong("examples", "give at least one line or situation that it must hit")
     if rule.isolates and rule.exit not in exits:
@@ -232,6 +236,14 @@ def _rule(
     if rule.exit and rule.exit not in exits:
         raise _Wrong("exit", f"no {rule.exit!r} in [exits]")
     return rule
+
+
+def _check_numbers(reason: str, conditions: tuple[Condition, ...], field: str) -> None:
+    """A number that a reason says is known whenever the rule applies."""
+    known = {condition.name for condition in conditions if condition.operator}
+    for name in SAID.findall(reason):
+        if name not in known:
+            raise _Wrong(field, f"it says {name}: compare that in 'if', so that the number is known")
 
 
 def _whens(value: Any, field: str) -> tuple[When, ...]:

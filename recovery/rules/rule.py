@@ -6,6 +6,7 @@ checks them. Source: DOMAIN section 7, docs/design/verdicts.md.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
@@ -96,6 +97,22 @@ class Condition:
         return _OPERATORS[self.operator](fact, self.value)
 
 
+#: A number that a reason says, e.g. {metric.jobs_failing_alike}.
+SAID = re.compile(r"\{(metric\.[a-z0-9_.-]+)\}")
+
+
+def said(reason: str, facts: Facts) -> str:
+    """A reason with its numbers."""
+    if "{" not in reason:
+        return reason
+
+    def number(match: re.Match[str]) -> str:
+        fact = facts.get(match[1])
+        return f"{fact:g}" if isinstance(fact, int | float) else str(fact or "?")
+
+    return SAID.sub(number, reason)
+
+
 @dataclass(frozen=True, slots=True)
 class When:
     """In this context the rule concludes otherwise; None = as the rule says."""
@@ -117,6 +134,7 @@ class Rule:
 
     ``order`` is its place over all files, an operator's after the built-in ones. ``exit`` tells how a machine
     comes back that it isolated. ``refine`` lists categories of weaker hits that name the failure better.
+    ``means`` is what its category means here, where the category's own words would mislead.
     """
 
     id: str
@@ -138,6 +156,7 @@ class Rule:
     tags: tuple[str, ...] = ()
     refine: tuple[str, ...] = ()
     exit: str = ""
+    means: str = ""
     examples: tuple[Any, ...] = ()
     counter_examples: tuple[Any, ...] = ()
     file: str = ""

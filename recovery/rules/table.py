@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from recovery.rules.categories import CATEGORIES, NEAREST
-from recovery.rules.rule import EvidenceClass, RuleSet
+from recovery.rules.rule import SAID, EvidenceClass, RuleSet
 
 
 def rule_table(rules: RuleSet) -> str:
@@ -16,7 +16,7 @@ def rule_table(rules: RuleSet) -> str:
         remedy = f"{rule.remedy}{f' (else {", ".join(otherwise)})' if otherwise else ''}"
         lines.append(
             f"| `{rule.id}` | {rule.evidence_class.name.lower()} {rule.specificity} | {rule.category} "
-            f"| {remedy} | {rule.blame} | {rule.reason.replace('|', '/')} |"
+            f"| {remedy} | {rule.blame} | {SAID.sub('N', rule.reason).replace('|', '/')} |"
         )
     return "\n".join(lines) + "\n"
 

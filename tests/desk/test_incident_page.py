@@ -51,6 +51,9 @@ def test_all_the_evidence_says_who_is_to_blame_and_what_would_mend_it(operator: 
     assert "Back after: Replace the cable." in page
     assert "1,200 lines were not read" in page
     assert "restart process it came again on this node" in page
+    deleted = diagnosis | {"category": "container_env", "blame": "none", "means": "the pod was deleted"}
+    Incident.objects.filter(pk=incident.pk).update(verdict={**incident.verdict, "diagnosis": deleted})
+    assert "The pod was deleted; blames " in text_of(operator.get(f"/incidents/{incident.pk}/"))
     Incident.objects.filter(pk=incident.pk).update(
         verdict={**incident.verdict, "diagnosis": diagnosis | {"is_strong": False}}
     )

@@ -13,7 +13,7 @@ from recovery.past import History
 from recovery.records import WorldView
 from recovery.rules.builtin import builtin_rules
 from recovery.rules.loading import RuleFileError, load_rules
-from recovery.signals import SignalKind, Source
+from recovery.signals import EndCause, SignalKind, Source
 from recovery.verdict import Verdict, judge
 from tests.recovery.desk import START, Desk
 
@@ -118,6 +118,53 @@ def test_decision_suspects_the_desk_when_nodes_seem_lost_all_at_once(around: dic
     assert not desk.wanted(HOLD)
     (restart,) = desk.wanted(RESTART)
     assert restart.not_before > desk.now
+
+
+@pytest.mark.parametrize("reason", ["", "NodeLost", "DeletionByTaintManager", "DeletionByPodGC", "Deleted"])
+@pytest.mark.parametrize(
+    ("around", "rule"),
+    [
+        ({"not_ready_share": 0.4, "not_ready_machines": 40}, "cluster.many-not-ready"),
+        ({"watch_lag_seconds": 120.0}, "cluster.our-view-is-slow"),
+        ({"watch_silent_seconds": 200.0}, "cluster.our-view-is-silent"),
+    ],
+)
+def test_node_lost_without_a_word_is_our_own_view_or_the_control_plane_when_that_is_late(
+    around: dict[str, Any], rule: str, reason: str
+) -> None:
+    """R23: the pod's end carries no text; it counts by its cause, isolates nothing, and the restart waits."""
+    desk = training()
+    desk.state = replace(desk.state, world=WorldView(taken_at=desk.now, **around))
+    desk.end_pod(0, EndCause.NODE_LOST, reason=reason)
+    desk.decide()
+    found = desk.incident.verdict["diagnosis"]
+    assert (found["rule"], found["remedy"], found["blame"]) == (rule, "backoff_shared", "shared")
+    desk.state = replace(desk.state, world=WorldView(taken_at=desk.now))  # all is well when the pod is back
+    desk.enrol(0)
+    desk.decide()
+    desk.boot_check(0)
+    desk.decide()
+    desk.stopped(0, 1, 2)
+    desk.decide()
+    assert desk.incident.verdict["diagnosis"]["rule"] == rule
+    assert (desk.retries, desk.counts) == ("1:0:0", [(1, 0, "node_lost")])
+    assert not desk.wanted(HOLD)
+    (restart,) = desk.wanted(RESTART)
+    assert restart.not_before > desk.now
+
+
+def test_one_node_lost_without_a_word_is_that_node() -> None:
+    """R23, the other side: in a cluster that is well, and seen in time, the machine is gone."""
+    desk = training()
+    around = WorldView(
+        taken_at=desk.now, not_ready_machines=1, watch_lag_seconds=0.1, watch_silent_seconds=20.0
+    )
+    desk.state = replace(desk.state, world=around)
+    desk.end_pod(0, EndCause.NODE_LOST)
+    desk.decide()
+    found = desk.incident.verdict["diagnosis"]
+    assert (found["rule"], found["blame"], found["category"]) == ("node.not-ready", "node", "node_lost")
+    assert (desk.retries, desk.counts) == ("1:0:0", [(1, 0, "node_lost")])
 
 
 def test_alert_about_a_node_alone_restarts_nobody() -> None:
