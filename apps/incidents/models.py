@@ -141,6 +141,8 @@ class Incident(models.Model):
     waiting_until_at = models.DateTimeField(null=True, blank=True)
     attempt = models.PositiveIntegerField(default=0)
     verdict = models.JSONField(default=dict)
+    # What other jobs' failures are compared by (recovery.around.likeness); empty: like no other's.
+    likeness = models.CharField(max_length=64, blank=True)
     considered = models.JSONField(default=list)  # [{"remedy", "refused_because"}] of the last choice
     failed_at = models.DateTimeField(null=True, blank=True)  # when it happened, by the source
     watching_from_step = models.BigIntegerField(null=True, blank=True)
@@ -181,6 +183,12 @@ class Incident(models.Model):
         indexes = [
             models.Index(name="incident_by_state", fields=["tenant", "state", "-id"]),
             models.Index(name="incident_by_job", fields=["job", "-id"]),
+            models.Index(
+                name="incident_alike",
+                fields=["cluster", "failed_at"],
+                include=["likeness", "subject"],
+                condition=~Q(likeness=""),
+            ),
         ]
 
     def __str__(self) -> str:

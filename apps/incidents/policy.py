@@ -38,6 +38,7 @@ def current_policy() -> Policy:
         backoff_free_restarts=int(times["BACKOFF_FREE_RESTARTS"]),
         backoff_window_seconds=times["BACKOFF_WINDOW_SECONDS"],
         no_progress_restarts=int(times["NO_PROGRESS_RESTARTS"]),
+        alike_window_seconds=times["ALIKE_WINDOW_SECONDS"],
     )
     return replace(policy, version=fingerprint(policy))
 

@@ -7,6 +7,9 @@ from django.db.models import Q
 
 from apps.access.models import Cluster
 
+#: A machine whose node is not Ready; one without conditions has not reported yet.
+NOT_READY = Q(is_ready=False) | (Q(is_ready=None) & ~Q(conditions=[]))
+
 
 class Machine(models.Model):
     """A node by hardware identity. Name, node uid and boot id are attributes that may change."""
@@ -48,6 +51,9 @@ class Machine(models.Model):
         indexes = [
             models.Index(name="machine_by_rack", fields=["cluster", "rack", "name"]),
             models.Index(name="machine_by_state", fields=["cluster", "is_ready", "is_cordoned"]),
+            models.Index(
+                name="machine_not_ready", fields=["cluster"], condition=Q(gone_at__isnull=True) & NOT_READY
+            ),
         ]
 
     def __str__(self) -> str:

@@ -44,6 +44,9 @@ TIMINGS: dict[str, Timing] = {
     "BACKOFF_FREE_RESTARTS": Timing(2, 2, 2, "restarts in the window that wait for nothing"),
     "BACKOFF_WINDOW_SECONDS": Timing(3600, 600, 60, "window in which restarts are counted for the backoff"),
     "NO_PROGRESS_RESTARTS": Timing(3, 5, 10, "restarts at the same step until it is said to be no progress"),
+    "ALIKE_WINDOW_SECONDS": Timing(
+        120, 120, 60, "failures of other jobs of the cluster this close in time may have one cause"
+    ),
     "POLL_SECONDS": Timing(2, 2, 1, "heartbeat of an agent in a small fleet"),
     "AGENT_LOST_SECONDS": Timing(10, 10, 5, "an agent without heartbeat is called silent"),
     "ACTION_LEASE_SECONDS": Timing(

@@ -133,7 +133,7 @@ def _decide_held(held: Subject, policy: Policy) -> None:
     if not rows:
         return
     inbox = load_inbox(rows)
-    state, loaded = load_state(held, inbox, now=now)
+    state, loaded = load_state(held, inbox, now=now, policy=policy)
     policy, policy_row = as_stored(policy, now)
     state, decision = decide_in_guards(held, state, inbox, now, policy)
     due = store_decision(

@@ -63,6 +63,7 @@ _INCIDENT_COLUMNS = [
     "waiting_until_at",
     "attempt",
     "verdict",
+    "likeness",
     "considered",
     "failed_at",
     "watching_from_step",
@@ -215,6 +216,7 @@ def _store_incident(held: Subject, loaded: Loaded, decision: core.Decision, now:
         incident.failed_at = change.seen_failed_at
     if change.verdict is not None:
         incident.verdict = to_plain(change.verdict)
+        incident.likeness = str((change.verdict.get("diagnosis") or {}).get("likeness", ""))
     if decision.job is not None and any(not count.would for count in decision.counts):
         incident.failures_used = decision.job.recover_count
     if decision.considered:

@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from django.contrib.postgres.expressions import ArraySubquery
-from django.db.models import Case, Count, OuterRef, Q, When
+from django.db.models import Case, OuterRef, Q, When
 
 from apps.incidents.models import Action, Cause, Incident, Signal, Subject
 from apps.incidents.policy import effective_mode
+from apps.incidents.services.world import read_world
 from apps.jobs.elastic import read_elastic
 from apps.jobs.models import Attempt, Checkpoint, FailureCount, Incarnation, Job, Order, Worker
-from apps.nodes.models import Machine, WatchState
 from recovery import decide as core
 from recovery.guards import HELD_BY_GUARD
 from recovery.lifecycle import (
@@ -70,12 +70,12 @@ def load_inbox(signals: Iterable[Signal]) -> tuple[CoreSignal, ...]:
 
 
 def load_state(
-    held: Subject, inbox: tuple[CoreSignal, ...], *, now: datetime
+    held: Subject, inbox: tuple[CoreSignal, ...], *, now: datetime, policy: core.Policy
 ) -> tuple[core.SubjectState, Loaded]:
     """Read the state of a locked subject, and the rows that it was read from.
 
     The open actions of its incident are locked too, so that no claim happens while a decision looks at
-    them. ``inbox`` says which ended incarnations are needed.
+    them. ``inbox`` says which ended incarnations are needed, ``policy`` how far around a failure others are counted.
     """
     job = held.job
     incident, causes = _present_incident(held)
@@ -125,7 +125,7 @@ def load_state(
         actions=_actions(actions),
         held_back=_held_back(incident),
         past_attempts=past_attempts,
-        world=_world(held, now, is_failing=_is_failing(job, inbox)),
+        world=read_world(held, incident, inbox, now=now, policy=policy),
         world_running_at=job.world_running_at,
         suspended=job.is_suspended,
         stop_grace_seconds=job.stop_grace_seconds,
@@ -379,32 +379,3 @@ def _past_attempts(
             )
         )
     return tuple(past)
-
-
-def _is_failing(job: Job, inbox: tuple[CoreSignal, ...]) -> bool:
-    """Whether a verdict will be wanted, which asks what else fails in the cluster."""
-    return job.phase in (Phase.RESTARTING, Phase.TROUBLESHOOTING) or any(
-        signal.kind in (SignalKind.ERROR, SignalKind.INCARNATION_ENDED) for signal in inbox
-    )
-
-
-def _not_ready(held: Subject) -> tuple[int, float]:
-    """How many machines of the cluster are not Ready, and their share."""
-    counts = Machine.objects.filter(cluster=held.cluster, gone_at=None).aggregate(
-        machines=Count("pk"),
-        missing=Count("pk", filter=Q(is_ready=False) | (Q(is_ready=None) & ~Q(conditions=[]))),
-    )
-    missing = counts["missing"]
-    return missing, round(missing / counts["machines"], 4) if counts["machines"] else 0.0
-
-
-def _world(held: Subject, now: datetime, *, is_failing: bool) -> core.WorldView:
-    lag = (
-        WatchState.objects.filter(cluster=held.cluster, resource="pods")
-        .values_list("lag_seconds", flat=True)
-        .first()
-    )
-    missing, share = _not_ready(held) if is_failing and held.cluster else (0, 0.0)
-    return core.WorldView(
-        taken_at=now, watch_lag_seconds=lag, not_ready_share=share, not_ready_machines=missing
-    )

@@ -1,0 +1,119 @@
+"""What is around a failing job, for its verdict: machines that are lost, other jobs that fail, and our own view.
+
+Read only by decisions that may judge, and as counts: nothing here names a machine or a job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+
+from django.db import connection
+from django.db.models import Max, Min
+
+from apps.incidents.guard_models import GuardCounter
+from apps.incidents.models import Incident, Subject
+from apps.incidents.services.guarding import WHOLE
+from apps.nodes.models import NOT_READY, Machine, WatchState
+from recovery.around import MIN_NOT_READY
+from recovery.decide import Policy, WorldView
+from recovery.guards import Dimension
+from recovery.lifecycle import OPEN_INCIDENT_STATES
+from recovery.phases import Phase
+from recovery.signals import Signal, SignalKind
+
+_FAILURES = frozenset({SignalKind.ERROR, SignalKind.INCARNATION_ENDED, SignalKind.HANG})
+#: What says nothing about why a job stands still.
+_OF_ITS_COURSE = frozenset({SignalKind.ACTION_GO, SignalKind.MARK, SignalKind.CHECKPOINT})
+
+
+def read_world(
+    held: Subject, incident: Incident | None, inbox: Iterable[Signal], *, now: datetime, policy: Policy
+) -> WorldView:
+    """The world as a decision about this job sees it.
+
+    Args:
+        held: The locked subject of a job.
+        incident: The one that is open, or was resolved last.
+        inbox: What is being decided; it tells whether a verdict may be wanted.
+    """
+    inbox = tuple(inbox)
+    watch = WatchState.objects.filter(cluster=held.cluster_id, resource__in=("nodes", "pods")).aggregate(
+        lag=Max("lag_seconds"), heard=Min("last_heard_at")
+    )
+    silent = (now - watch["heard"]).total_seconds() if watch["heard"] is not None else None
+    missing, share = 0, 0.0
+    counts: dict[str, int] = {}
+    spans: dict[str, float] = {}
+    if held.cluster_id is not None and _may_judge(held, inbox):
+        missing, share = _not_ready(held.cluster_id)
+        counts, spans = _failures_around(held, _failed_at(incident, inbox, now), policy)
+    return WorldView(
+        taken_at=now,
+        watch_lag_seconds=watch["lag"],
+        watch_silent_seconds=round(max(silent, 0.0), 3) if silent is not None else None,
+        not_ready_share=share,
+        not_ready_machines=missing,
+        failures_in_window=counts,
+        failures_span_seconds=spans,
+    )
+
+
+def _may_judge(held: Subject, inbox: tuple[Signal, ...]) -> bool:
+    """Whether a verdict may be wanted: something failed, or the job stands still and something was told."""
+    kinds = {signal.kind for signal in inbox}
+    stands = held.job is not None and held.job.phase in (Phase.RESTARTING, Phase.TROUBLESHOOTING)
+    return bool(kinds & _FAILURES) or (stands and not kinds <= _OF_ITS_COURSE)
+
+
+def _failed_at(incident: Incident | None, inbox: tuple[Signal, ...], now: datetime) -> datetime | None:
+    """When the failure happened that is judged: the newest that is told of, never later than now."""
+    times = [signal.seen_at for signal in inbox if signal.kind in _FAILURES]
+    if incident is not None and incident.failed_at is not None and incident.state in OPEN_INCIDENT_STATES:
+        times.append(incident.failed_at)
+    return min(max(times), now) if times else None
+
+
+def _not_ready(cluster_id: int) -> tuple[int, float]:
+    """How many machines of the cluster are not Ready, and their share.
+
+    The share is asked for only where so many are missing that it says something. The cluster's machines are those
+    that its guards counted within the last minute; counting 10,000 anew takes longer than the rest of the world.
+    """
+    present = Machine.objects.filter(cluster=cluster_id, gone_at=None)
+    missing = present.filter(NOT_READY).count()
+    if missing < MIN_NOT_READY:
+        return missing, 0.0
+    counters = GuardCounter.objects.filter(cluster=cluster_id, dimension=Dimension.CLUSTER, group=WHOLE)
+    machines = counters.aggregate(machines=Max("members"))["machines"] or present.count()
+    return missing, round(missing / max(machines, missing), 4)
+
+
+# At most so many of the newest are looked at: of a thousand jobs that fail alike the next one changes nothing.
+_ALIKE = """
+SELECT likeness, count(DISTINCT subject_id), min(failed_at), max(failed_at) FROM (
+    SELECT likeness, subject_id, failed_at FROM incidents_incident
+    WHERE cluster_id = %s AND failed_at BETWEEN %s AND %s AND NOT likeness = '' AND subject_id <> %s
+    ORDER BY failed_at DESC LIMIT 1000
+) AS near GROUP BY likeness ORDER BY likeness
+"""
+
+
+def _failures_around(
+    held: Subject, failed_at: datetime | None, policy: Policy
+) -> tuple[dict[str, int], dict[str, float]]:
+    """How many other jobs of the cluster failed about then, by what they failed by; and within how many seconds.
+
+    Whoever's they are: two tenants on one storage are the very case. What leaves here are counts.
+    """
+    counts: dict[str, int] = {}
+    spans: dict[str, float] = {}
+    if failed_at is None:
+        return counts, spans
+    window = timedelta(seconds=policy.alike_window_seconds)
+    with connection.cursor() as cursor:
+        cursor.execute(_ALIKE, [held.cluster_id, failed_at - window, failed_at + window, held.pk])
+        for alike, jobs, first, last in cursor.fetchall():
+            counts[alike] = jobs
+            spans[alike] = round((max(last, failed_at) - min(first, failed_at)).total_seconds(), 1)
+    return counts, spans
