@@ -86,7 +86,7 @@ def _not_all_there(standing: Standing) -> str:
     match standing.phase:
         case Phase.RUN_COMMAND:
             return (
-                f"training runs, attempt {standing.attempt}; end the process of one worker, and all start again (it "
+                f"its workers run, attempt {standing.attempt}; end the process of one worker, and all start again (it "
                 "counts once), or stop the job and resume it in the cluster (nothing counts)"
             )
         case Phase.PENDING | Phase.BOOT_CHECKING:

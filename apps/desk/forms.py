@@ -107,6 +107,14 @@ class ReasonForm(forms.Form):
     )
 
 
+class NoteForm(forms.Form):
+    """What somebody adds to what they do, if anything."""
+
+    reason = forms.CharField(
+        max_length=500, required=False, error_messages={"max_length": "Say it in 500 characters or fewer."}
+    )
+
+
 class AcknowledgeForm(forms.Form):
     """Which version of the incident the person has seen."""
 

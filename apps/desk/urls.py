@@ -26,6 +26,7 @@ urlpatterns = [
         name="incident_acknowledge",
     ),
     path("incidents/<int:incident_id>/resolve/", incidents.incident_resolve, name="incident_resolve"),
+    path("incidents/<int:incident_id>/restart/", incidents.incident_restart, name="incident_restart"),
     path("actions/<int:action_id>/cancel/", incidents.action_cancel, name="action_cancel"),
     path("actions/<int:action_id>/now/", incidents.action_now, name="action_now"),
     path("jobs/", jobs.job_list, name="job_list"),

@@ -21,15 +21,27 @@ from apps.incidents.models import (
     Subject,
     TimelineEvent,
 )
-from apps.jobs.models import Job
+from apps.jobs.models import Checkpoint, Job, Worker
 from recovery import timeline
+from recovery.asked_restart import Standing, in_words, why_not
+from recovery.decide import Mode
 from recovery.errors import NotFound
-from recovery.lifecycle import OPEN_ACTION_STATES, OPEN_INCIDENT_STATES, IncidentState, Severity, WaitingFor
+from recovery.lifecycle import (
+    OPEN_ACTION_STATES,
+    OPEN_INCIDENT_STATES,
+    ActionKind,
+    ActionState,
+    IncidentState,
+    Severity,
+    WaitingFor,
+)
+from recovery.phases import Phase
 
 OPEN_WORDS = sorted(str(state) for state in OPEN_INCIDENT_STATES)
 RESOLVED_WORDS = [str(IncidentState.RESOLVED), str(IncidentState.CLOSED)]
 OPEN_ACTION_WORDS = sorted(str(state) for state in OPEN_ACTION_STATES)
 MOST_JOBS_NAMED = 500
+MOST_WORKERS_NAMED = 8
 TABS = ("open", "acknowledged", "resolved", "all")
 
 _SEVERITY_RANK = Case(
@@ -150,6 +162,76 @@ def get_incident(tenant_ids: Sequence[int] | None, incident_id: int) -> Incident
     if incident is None:
         raise NotFound(f"There is no incident INC-{incident_id} here.")
     return incident
+
+
+@dataclass(frozen=True, slots=True)
+class RestartOffer:
+    """Whether a person may have all workers start again in place now; ``refused`` says why not, and what to do.
+
+    ``from_step``: the newest committed checkpoint, None = there is none.
+    """
+
+    refused: str
+    from_step: int | None = None
+
+
+def restart_offer(incident: Incident, actions: Sequence[Action]) -> RestartOffer | None:
+    """What to offer to whom an incident waits for; None where it waits for nobody, or an action waits by itself.
+
+    Args:
+        incident: With its job and the job's cluster.
+        actions: All its actions.
+    """
+    job = incident.job
+    is_for_person = incident.state == IncidentState.NEEDS_PERSON
+    is_held_back = incident.state == IncidentState.WAITING and incident.waiting_for == WaitingFor.GUARD
+    if job is None or not (is_for_person or is_held_back):
+        return None
+    remedies = [
+        action
+        for action in actions
+        if action.state in OPEN_ACTION_WORDS
+        and action.kind in (ActionKind.RESTART_PROCESS, ActionKind.STOP_JOB)
+    ]
+    begun = [action for action in remedies if action.state in (ActionState.RUNNING, ActionState.VERIFYING)]
+    waiting = [action.kind for action in remedies if action not in begun]
+    if ActionKind.RESTART_PROCESS in waiting:
+        return None
+    refused = why_not(
+        Standing(
+            phase=Phase(job.phase),
+            attempt=job.attempt,
+            incident=IncidentState(incident.state),
+            waiting_for=WaitingFor(incident.waiting_for) if incident.waiting_for else None,
+            observed_because=_observed_because(job),
+            begun=in_words(ActionKind(begun[0].kind)) if begun else "",
+            is_stop_wanted=ActionKind.STOP_JOB in waiting,
+            departed=_workers_of(job, Q(has_departed=True)),
+            missing=_workers_of(
+                job,
+                Q(has_departed=False) & (Q(must_exit=True) | Q(is_restarted=True) | Q(is_enrolled=False)),
+            ),
+        )
+    )
+    if refused:
+        return RestartOffer(refused)
+    committed = Checkpoint.objects.filter(job=job, state__in=["committed", "verified"])
+    return RestartOffer("", committed.order_by("-step").values_list("step", flat=True).first())
+
+
+def _observed_because(job: Job) -> str:
+    if job.cluster.mode == Mode.OBSERVE:
+        return f"cluster {job.cluster.slug} is in observe"
+    if not job.is_protected:
+        return "the job runs unprotected"
+    return ""
+
+
+def _workers_of(job: Job, which: Q) -> str:
+    """Workers of the present world by name, the first few of many; "" for none."""
+    rows = Worker.objects.filter(which, job=job, is_retired=False).only("role", "index")
+    names = [str(worker) for worker in rows.order_by("role", "index")[: MOST_WORKERS_NAMED + 1]]
+    return ", ".join(names[:MOST_WORKERS_NAMED]) + (" and more" if len(names) > MOST_WORKERS_NAMED else "")
 
 
 def open_incidents_of_jobs(job_ids: Iterable[int]) -> dict[int, Incident]:

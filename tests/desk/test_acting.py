@@ -133,6 +133,35 @@ def test_action_that_waits_can_be_cancelled(operator: Client) -> None:
     assert action.state == "cancelled"
 
 
+def test_workers_can_be_told_to_start_again(operator: Client) -> None:
+    incident = incident_of("vision-moe", state="waiting")
+    address = f"/incidents/{incident.pk}/"
+    assert "Restart in place now" not in text_of(operator.get(address)), "its restart waits by itself"
+    action = incident.actions.get()
+    cancelled = operator.post(f"/actions/{action.pk}/cancel/", {"reason": "I look first"}, follow=True)
+    assert "Restart in place now" in text_of(cancelled)
+    opened = operator.get(f"{address}?dialog=restart").content.decode()
+    assert '<dialog id="restart" aria-labelledby="restart-title" open>' in opened
+    response = operator.post(f"{address}restart/", {"reason": "the mount is back"}, follow=True)
+    text = text_of(response)
+    assert "The workers are told to start again" in text, text[:600]
+    assert "Restart in place asked by mei.lin: the mount is back" in text
+    assert "Restart in place now" not in text
+    too_long = operator.post(f"{address}restart/", {"reason": "x" * 501}, follow=True)
+    assert "500 characters or fewer" in text_of(too_long)
+
+
+def test_what_a_restart_waits_for_is_said_instead_of_a_button(operator: Client, viewer: Client) -> None:
+    incident = incident_of("bert-distil", state="needs_person")
+    for reader in (operator, viewer):
+        text = text_of(reader.get(f"/incidents/{incident.pk}/"))
+        assert "No restart in place from here: its workers run, attempt 1" in text
+        assert "Restart in place now" not in text
+    response = operator.post(f"/incidents/{incident.pk}/restart/", {}, follow=True)
+    assert "Not done: its workers run" in text_of(response)
+    assert viewer.post(f"/incidents/{incident.pk}/restart/", {}).status_code == 403
+
+
 def test_stop_is_asked_for_and_told(operator: Client) -> None:
     running = job("asr-large")
     response = operator.post(f"/jobs/{running.pk}/stop/", {"reason": "wrong data"}, follow=True)

@@ -15,7 +15,7 @@ from django.views.decorators.http import require_POST, require_safe
 from apps.access.selectors import visible_tenant_ids
 from apps.desk import export
 from apps.desk.chips import toggle_chips
-from apps.desk.forms import AcknowledgeForm, ReasonForm, incident_filter
+from apps.desk.forms import AcknowledgeForm, NoteForm, ReasonForm, incident_filter
 from apps.desk.incident_page import incident_page
 from apps.desk.next_step import next_step
 from apps.desk.paging import capped_count, capped_word, keyset_page
@@ -126,6 +126,7 @@ def incident_detail(request: DeskRequest, incident_id: int) -> HttpResponseBase:
             "nav": "incidents",
             "topics": f"incident:{incident.pk}" + (f" job:{incident.job_id}" if incident.job_id else ""),
             "may_act": request.scope.may_operate(incident.tenant_id),
+            "restart": selectors.restart_offer(incident, [line.action for line in context["actions"]]),
             "dialog": request.GET.get("dialog", ""),
         },
     )
@@ -166,6 +167,24 @@ def incident_resolve(request: DeskRequest, incident_id: int) -> HttpResponseBase
             f"{incident} is resolved.",
             lambda: people.resolve_incident(incident_id=incident.pk, by=request.user, reason=reason),
         )
+    return _back(request, incident)
+
+
+@page
+@require_POST
+def incident_restart(request: DeskRequest, incident_id: int) -> HttpResponseBase:
+    """Let all workers start again in place."""
+    incident = _to_act_on(request, incident_id)
+    form = NoteForm(request.POST)
+    if form.is_valid():
+        reason = form.cleaned_data["reason"]
+        _try(
+            request,
+            "The workers are told to start again; the timeline shows when they do.",
+            lambda: people.restart_in_place(incident_id=incident.pk, by=request.user, reason=reason),
+        )
+    else:
+        messages.error(request, str(form.errors["reason"][0]))
     return _back(request, incident)
 
 
@@ -250,5 +269,6 @@ __all__: list[str] = [
     "incident_export",
     "incident_list",
     "incident_resolve",
+    "incident_restart",
     "timeline_export",
 ]

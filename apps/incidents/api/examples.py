@@ -94,3 +94,8 @@ RESOLVE = OpenApiExample(
     request_only=True,
     value={"reason": "the pager was closed: node swapped"},
 )
+RESTART = OpenApiExample(
+    "The cause is mended",
+    request_only=True,
+    value={"reason": "the checkpoint mount is back on every node"},
+)

@@ -25,8 +25,10 @@ from apps.incidents.api.serializers import (
     NodeDetailOutput,
     NodeOutput,
     ReasonInput,
+    RestartInput,
     TimelineEventOutput,
 )
+from apps.incidents.api.signal_views import IDEMPOTENCY_KEY
 from apps.incidents.models import Action, Incident, TimelineEvent
 from apps.incidents.services import people
 from apps.jobs.models import Incarnation
@@ -199,6 +201,43 @@ class IncidentResolve(_IncidentAct):
         return self.act(
             incident_id, lambda by: people.resolve_incident(incident_id=incident_id, by=by, reason=reason)
         )
+
+
+class IncidentRestart(DeskView):
+    """Somebody lets training start again."""
+
+    scopes = {"POST": "incidents:write"}
+    is_for_people = True  # as with "do it now": somebody answers for it
+
+    @extend_schema(
+        operation_id="incidents_restart",
+        request=RestartInput,
+        responses={202: IncidentOutput},
+        parameters=[IDEMPOTENCY_KEY],
+        examples=[examples.RESTART],
+    )
+    def post(self, request: Request, incident_id: int) -> Response:
+        """Let all workers of the job start again in place now.
+
+        It counts nothing by itself. A restart that waits begins; else one is made, under the same guards as the
+        desk's own. 409 says what stands in the way, and what to do instead.
+        """
+        form = RestartInput(data=request.data)
+        form.is_valid(raise_exception=True)
+        found = get_incident(self.caller, incident_id)
+        by = acting_person(self.caller, found.tenant_id)
+
+        def present() -> dict[str, Any]:
+            return dict(IncidentOutput(get_incident(self.caller, incident_id)).data)
+
+        def restart() -> tuple[int, dict[str, Any]]:
+            reason = form.validated_data["reason"]
+            _with_present(
+                lambda: people.restart_in_place(incident_id=found.pk, by=by, reason=reason), present
+            )
+            return 202, present()
+
+        return self.once(tenant_id=found.tenant_id, endpoint=f"incidents/{found.pk}/restart", answer=restart)
 
 
 class _ActionAct(DeskView):

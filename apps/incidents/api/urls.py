@@ -36,6 +36,7 @@ urlpatterns = [
         "incidents/<int:incident_id>/acknowledge/", incident_views.IncidentAcknowledge, "api-acknowledge"
     ),
     *_addresses("incidents/<int:incident_id>/resolve/", incident_views.IncidentResolve, "api-resolve"),
+    *_addresses("incidents/<int:incident_id>/restart/", incident_views.IncidentRestart, "api-restart"),
     *_addresses("actions/<int:action_id>/cancel/", incident_views.ActionCancel, "api-action-cancel"),
     *_addresses("actions/<int:action_id>/do-now/", incident_views.ActionDoNow, "api-action-do-now"),
     *_addresses("rules/try/", rule_views.RulesTry, "api-rules-try"),

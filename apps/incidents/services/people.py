@@ -1,6 +1,6 @@
 """What people do to an incident or job; programs may acknowledge and resolve by their tokens.
 
-What touches a recovery (resolve, cancel, do it now, stop) is a signal, decided inside the request.
+What touches a recovery (resolve, cancel, do it now, restart, stop) is a signal, decided inside the request.
 What only people change (acknowledge) is compare-and-set on ``version``.
 """
 
@@ -173,6 +173,38 @@ def do_action_now(*, action_id: int, by: User) -> Action:
 
     _decide(subject_id=action.incident.subject_id, record=record)
     return _get_action(action_id)
+
+
+def restart_in_place(*, incident_id: int, by: User, reason: str = "") -> Incident:
+    """Let all workers of the incident's job start again in place now. It counts nothing by itself.
+
+    A restart that waits for its time begins; else one is wanted, under the same guards as the desk's own.
+
+    Raises:
+        InvalidTransition: It cannot be had; the text says why, and what to do instead.
+        SubjectBusy: Somebody else decides the job right now; nothing was changed.
+    """
+    incident = _get(incident_id)
+
+    def record(held: Subject, now: datetime) -> int:
+        fresh = _get(incident_id)
+        if fresh.state not in OPEN_INCIDENT_STATES:
+            raise InvalidTransition(f"{fresh} is {fresh.state} already")
+        if fresh.job_id is None:
+            raise InvalidTransition(f"{fresh} is about no job, so there is nothing to start again")
+        asked = _signal(
+            held,
+            now,
+            by,
+            SignalKind.PERSON_DO_NOW,
+            f"restart/{fresh.pk}",
+            {"by": by.get_username(), "action": ActionKind.RESTART_PROCESS, "reason": reason},
+        )
+        _audit(by, fresh.tenant_id, "restart", "incident", str(fresh), now, reason)
+        return asked
+
+    _decide(subject_id=incident.subject_id, record=record)
+    return _get(incident_id)
 
 
 def stop_job(*, job_id: int, by: User, reason: str, at_safe_point: bool = False) -> Job:

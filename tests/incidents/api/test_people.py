@@ -100,6 +100,43 @@ def test_token_resolves_an_incident_once_and_is_named(played: PlayedJob) -> None
     assert incident.timeline.filter(actor=f"token {entry.actor}").exists()
 
 
+def test_restart_in_place_is_asked_for_once_a_key(played: PlayedJob, operator: Client) -> None:
+    incident = Incident.objects.get(job=played.job)
+    path = f"/api/v1/incidents/{incident.pk}/restart/"
+    post(operator, f"actions/{restart(played).pk}/cancel", {"reason": "I look at it first"})
+    said = [
+        operator.post(
+            path, {"reason": "mended"}, content_type="application/json", headers={"Idempotency-Key": "r-1"}
+        )
+        for _ in range(2)
+    ]
+    assert [(answer.status_code, answer.json()["state"]) for answer in said] == [(202, "recovering")] * 2
+    assert AuditEntry.objects.get(verb="restart").reason == "mended"
+    assert Action.objects.filter(incident=incident, kind="restart_process", state="ready").count() == 1
+    other = operator.post(path, {}, content_type="application/json", headers={"Idempotency-Key": "r-1"})
+    assert other.status_code == 409
+
+
+def test_restart_that_cannot_be_had_says_what_to_do_instead(played: PlayedJob, operator: Client) -> None:
+    incident = Incident.objects.get(job=played.job)
+    post(operator, f"jobs/{played.job.pk}/stop", {"reason": "wrong data"}, status=202)
+    answer = post(operator, f"incidents/{incident.pk}/restart", {}, status=409)
+    assert "resume it in the cluster" in answer["detail"]
+    assert answer["present"]["id"] == incident.pk
+
+
+def test_restart_is_a_persons_to_ask_for(played: PlayedJob) -> None:
+    _, plain = create_token(
+        tenant_id=played.job.tenant_id,
+        name="pager",
+        scopes=["incidents:write"],
+        actor_kind="command",
+        actor="test",
+    )
+    client = Client(headers={"authorization": f"Bearer {plain}"})
+    post(client, f"incidents/{Incident.objects.get().pk}/restart", {}, status=403)
+
+
 def test_reason_is_needed(played: PlayedJob, operator: Client) -> None:
     incident = Incident.objects.get(job=played.job)
     for body in ({}, {"reason": ""}, {"reason": " "}):

@@ -350,5 +350,5 @@ def test_openapi_document_is_made_without_a_warning(capsys: pytest.CaptureFixtur
     operations = [operation for path in schema["paths"].values() for operation in path.values()]
     assert all(operation["security"] for operation in operations)
     assert {o["operationId"] for o in operations if {"token": []} not in o["security"]} == {
-        "actions_cancel", "actions_do_now",
+        "actions_cancel", "actions_do_now", "incidents_restart",
     }, "what a person answers for"  # fmt: skip
