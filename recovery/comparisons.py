@@ -115,7 +115,7 @@ def judge_value(metric: str, value: float, slow_machines: int, rules: RuleSet) -
 
     Args:
         slow_machines: How many machines of the job are slow by this number, this one included: many at once share
-            what slows them, and no single one of them is to go.
+            what slows them, and then it is none of them.
     """
     metrics = (
         {metric: value, "nodes_affected": float(slow_machines)} if slow_machines > 1 else {metric: value}
@@ -230,14 +230,15 @@ def _compared(rows: Any) -> Iterable[Compared]:
                 Comparison(datetime.fromisoformat(look["at"]), float(look["value"]), bool(look["is_slow"]))
                 for look in row["looks"]
             )
-            yield Compared(
-                metric=str(row["metric"]),
-                worker=str(row["worker"]),
-                node=str(row["node"]),
-                rule=str(row["rule"]),
-                reason=str(row["reason"]),
-                looks=looks,
-            )
+            if looks:
+                yield Compared(
+                    metric=str(row["metric"]),
+                    worker=str(row["worker"]),
+                    node=str(row["node"]),
+                    rule=str(row["rule"]),
+                    reason=str(row["reason"]),
+                    looks=looks,
+                )
         except (KeyError, TypeError, ValueError):
             continue
 

@@ -57,9 +57,10 @@ def take_metric(draft: Draft, signal: Signal) -> None:
         return
     slow = draft.slow or SlowMachines(draft.job.attempt)
     known = slow.of(metric, *place)
-    verdict = judge_value(metric, float(value), _slow_by(slow, metric, place), draft.seen.rules)
+    verdict = judge_value(metric, float(value), 1, draft.seen.rules)
     if verdict is None and known is None:
-        take_evidence(draft, signal)
+        # No line in a timeline: of a large job all the others tell it too, again and again.
+        draft.use(signal, Use.CONTEXT, f"{metric} {value:g}: no rule calls that slow")
         return
     one = known or Compared(metric, *place, rule="", reason="")
     if verdict is not None:
@@ -118,16 +119,6 @@ def _is_present(draft: Draft, view: IncarnationView) -> bool:
     return view.is_current and view.ended_at is None and draft.job.worker(view.worker) is not None
 
 
-def _slow_by(slow: SlowMachines, metric: str, place: tuple[str, str]) -> int:
-    """How many machines are slow by this number, the one at ``place`` included."""
-    others = {
-        (one.worker, one.node)
-        for one in slow.compared
-        if one.metric == metric and one.looks and one.looks[-1].is_slow
-    }
-    return len(others | {place})
-
-
 def _find(draft: Draft, signal: Signal, one: Compared) -> None:
     """The finding as a fact in place of the one before: what the verdict is made of while nothing else happened."""
     draft.facts = [
@@ -159,6 +150,16 @@ def _sentence(draft: Draft, one: Compared) -> str:
 # Following.
 
 
+def _slow_together(draft: Draft, one: Compared) -> int:
+    """How many machines are slow now by the same number, where so many share what slows them; else 0."""
+    assert draft.slow is not None
+    alike = [each for each in draft.slow.compared if each.metric == one.metric and each.looks[-1].is_slow]
+    values = [look.value for look in one.looks if look.is_slow]
+    if not values or judge_value(one.metric, values[-1], len(alike), draft.seen.rules) is not None:
+        return 0
+    return len(alike)
+
+
 def is_followed(draft: Draft) -> bool:
     """Whether the job trains and its incident is about a slow machine, and nothing else has happened since."""
     slow = draft.slow
@@ -187,12 +188,11 @@ def look_at_slow(draft: Draft) -> None:
     if not slow.compared:
         _clear(draft)
         return
-    untold = [one for one in slow.confirmed if slow.told_of(one.machine) is None]
-    for one in untold:
-        _tell(draft, one)
     for one in slow.confirmed:
-        if one not in untold:
+        if slow.told_of(one.machine) is not None:
             _look_at_deadline(draft, one)
+        elif one.looks[-1].is_slow and not _slow_together(draft, one):
+            _tell(draft, one)
     if draft.incident.state is IncidentState.SUSPECTED:
         _wait_for_more(draft, slow)
 
@@ -201,7 +201,8 @@ def _open(draft: Draft, slow: SlowMachines) -> None:
     """A first slow comparison flags the job; nothing else is done."""
     one = slow.compared[-1]
     text = _sentence(draft, one)
-    facts = [fact for fact in draft.facts if fact.category == SLOW and fact.attempt == slow.attempt]
+    found = {(each.worker, each.node) for each in slow.compared}
+    facts = [fact for fact in draft.facts if fact.category == SLOW and (fact.worker, fact.node) in found]
     draft.incident.begin(draft.now)
     draft.incident.passed(IncidentState.SUSPECTED, draft.now)
     draft.incident.join(SLOW, text)
@@ -213,7 +214,7 @@ def _open(draft: Draft, slow: SlowMachines) -> None:
     )
     draft.failed_attempt = slow.attempt
     draft.checked = {}
-    draft.facts = facts  # those of an incident that is over stay with it
+    draft.facts = facts  # those of an incident that is over stay there
     draft.note("incident_opened", f"Incident suspected: {text}", at=draft.now)
     draft.tell_first("incident_opened", since=len(draft.timeline) - 1)
 
@@ -229,7 +230,12 @@ def _without_cleared(draft: Draft, slow: SlowMachines) -> SlowMachines:
     draft.slow = slow = SlowMachines(slow.attempt, left, told)
     for one in cleared:
         if one.machine in machines or not left:
-            continue
+            continue  # by another number it is slow still, or all of it is over and said
+        draft.facts = [
+            fact
+            for fact in draft.facts
+            if fact.category != SLOW or (fact.worker, fact.node) != (one.worker, one.node)
+        ]
         draft.note("evidence", f"{one.machine} keeps up with its peers again, by {one.metric}")
     return slow
 
@@ -260,6 +266,12 @@ def _wait_for_more(draft: Draft, slow: SlowMachines) -> None:
         return
     draft.look_at(due)
     if not draft.is_slow_new:
+        return
+    if together := _slow_together(draft, one):
+        why = f"{together} machines of the job are slow at once by {one.metric}: they share what slows them"
+        draft.incident.set(title=f"Suspected: {together} machines of the job are slow")
+        draft.considered.append(Considered(str(ActionKind.EVICT_WORKER), why))
+        draft.settle("slow.shared", why)
         return
     priced, missing = _price(draft, one, slow)
     if priced is not None:

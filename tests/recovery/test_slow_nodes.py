@@ -254,13 +254,32 @@ def test_what_tells_of_no_slow_machine_opens_nothing(data: dict[str, Any]) -> No
     assert desk.state.incident is None
 
 
-def test_many_machines_slow_at_once_share_what_slows_them() -> None:
+def test_many_machines_slow_at_once_share_what_slows_them_and_none_is_to_go() -> None:
     desk = training(workers=4)
-    for worker in (1, 2, 3):
-        compare(desk, 2.0, node=f"gpu-r01-{worker + 1:02}")
-    desk.decide()
-    compared = desk.incident.verdict["slow"]["compared"]
-    assert [one["worker"] for one in compared] == ["worker 1", "worker 2"], "the third makes it no machine's"
+    for _ in range(NEEDED + 1):
+        for worker in (1, 2, 3):
+            compare(desk, 2.0, node=f"gpu-r01-{worker + 1:02}")
+        desk.decide()
+    assert desk.incident.state is IncidentState.SUSPECTED
+    assert not desk.wanted(ActionKind.EVICT_WORKER)
+    assert desk.last.rule == "slow.shared"
+    (considered,) = desk.last.considered
+    assert considered.refused_because.startswith("3 machines of the job are slow at once by step_time_ratio")
+    for _ in range(NEEDED):
+        compare(desk, 1.0, node="gpu-r01-04")  # one of them keeps up again: two are left, which are machines
+        desk.decide()
+    assert {action.target for action in desk.wanted(ActionKind.EVICT_WORKER)} == {"worker 1", "worker 2"}
+
+
+def test_machines_that_keep_up_are_no_lines_in_the_timeline() -> None:
+    desk = training()
+    slow_times(desk, 1)
+    told = len(desk.timeline())
+    for _ in range(5):
+        metric = compare(desk, 1.01, node="gpu-r01-03")
+        desk.decide()
+        assert desk.log[-1].use_of(metric) is Use.CONTEXT
+    assert len(desk.timeline()) == told
 
 
 def test_job_that_lost_throughput_asks_which_machine_it_is() -> None:
