@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import fields
 
+from recovery import announced
+from recovery.conditions import hardware_verdict
 from recovery.evidence import signal_number
 from recovery.observed import Evidence
 from recovery.past import History
@@ -34,6 +36,10 @@ def facts_of(evidence: Evidence, history: History) -> dict[str, FactValue]:
     _checks(evidence.checks, facts)
     _ranks(evidence, facts)
     _nodes(evidence, history, facts)
+    part, is_bad = hardware_verdict(evidence.conditions)
+    if part:
+        facts["condition.bad" if is_bad else "condition.degraded"] = part
+    facts |= announced.facts_of(evidence)
     if history.told:
         facts["past.told"] = True
         for name in _HISTORY:

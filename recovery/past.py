@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
+
+from recovery import compared
 
 MAX_SENTENCE = 1000
 
@@ -43,6 +45,15 @@ class History:
     everybody: bool = False
     only_ours: bool = False
     first_start: bool = False
+    node_differs: bool = False
+    release_differs: bool = False
+    any_image: bool = False
+    our_image: bool = False
+    machine_change: bool = False
+    fixed_time: bool = False
+    older_alike: bool = False
+    one_has_it: bool = False
+    peers_pass: bool = False
 
     @property
     def repeated(self) -> bool:
@@ -344,7 +355,7 @@ _CLAUSES = re.compile(
 
 def read_recurrence(sentence: str) -> History:
     """Claims out of a free sentence about earlier attempts; "" gives none. Never raises."""
-    text = " ".join(sentence[:MAX_SENTENCE].lower().split())
+    text = " ".join(sentence[:MAX_SENTENCE].lower().split()).replace("..", "…")
     if not text:
         return History()
     claims = dict.fromkeys(
@@ -365,9 +376,9 @@ def read_recurrence(sentence: str) -> History:
         False,
     )
     count = 0
-    for part in _CLAUSES.split(text):
-        if clause := part.strip():
-            count = max(count, _read_clause(clause, claims))
+    clauses = [clause for part in _CLAUSES.split(text) if (clause := part.strip())]
+    for clause in clauses:
+        count = max(count, _read_clause(clause, claims))
     if _AGAIN.search(text):
         count = max(count, 2)
     if claims["every"] and not claims["changing_point"] and _FIXED_POINT.search(text):
@@ -377,11 +388,19 @@ def read_recurrence(sentence: str) -> History:
     claims["changing_point"] |= claims["random"] and not claims["same_point"]
     if claims["changing_point"]:
         claims["same_point"] = claims["same_sequence"]
-    if claims["only_ours"] and not _MACHINE.search(text):
+    of_people = claims["only_ours"] and not _MACHINE.search(text)
+    if of_people:
         claims["fine_elsewhere"] = False  # "others are fine" goes on about people
     if count >= 2 and _OTHERS_ARE_FINE.search(text) and not (claims["other_nodes"] or claims["all_nodes"]):
         claims["same_node"] = True  # again and again, and not there: so here
-    return _settled(claims, count)
+    several = claims["other_nodes"] or claims["all_nodes"]
+    told = compared.read(text, clauses, on_several=of_people or (several and not claims["only_here"]))
+    if told.node_differs:
+        claims["same_node"] = claims["fine_elsewhere"] = True
+    claims["other_nodes"] |= told.other_nodes and not told.node_differs
+    found = asdict(told)
+    del found["other_nodes"]
+    return replace(_settled(claims, count), **found)
 
 
 def _read_clause(clause: str, claims: dict[str, bool]) -> int:
@@ -425,6 +444,12 @@ def _read_clause(clause: str, claims: dict[str, bool]) -> int:
             is not None
         )
         claims["changing_point"] |= re.search(r"\b(?:went|got|gone) past\b", clause) is not None
+        return 0
+    if compared.passes_for_others(clause):
+        claims["only_ours"] = claims["others_pass"] = True
+        return 0
+    if compared.passes_on_peers(clause):
+        claims["fine_elsewhere"] = True
         return 0
     for name, pattern in _CLAIMS.items():
         claims[name] |= pattern.search(clause) is not None

@@ -22,6 +22,7 @@ _MAX_SHOWN_LINE = 500
 #: How strongly a class speaks, in [0, 1]; chosen in the order of DOMAIN 7, not measured.
 _WEIGHTS: Mapping[EvidenceClass, float] = {
     EvidenceClass.CHECK: 0.95,
+    EvidenceClass.COMPARED: 0.92,
     EvidenceClass.DEVICE: 0.9,
     EvidenceClass.NODE: 0.9,
     EvidenceClass.END: 0.85,
@@ -37,6 +38,7 @@ _GOES_ON = frozenset(
     {Remedy.RESTART_PROCESS, Remedy.RESTART_CONTAINER, Remedy.BACKOFF_SHARED, Remedy.NEEDS_OPERATOR}
 )
 _CONTRADICTED = 0.15
+_OF_SET_UP = frozenset({"bad_config", "container_env"})
 _OF_LINKS = frozenset({"gpu_fabric", "rdma_nic"})
 #: A run that made progress within so many seconds goes on.
 _MOVES_SECONDS = 120.0
@@ -130,7 +132,7 @@ def judge(evidence: Evidence, history: History, rules: RuleSet) -> Verdict:
     among = _of_culprit(hits, culprit, ranks) or hits
     among = _without_soft(among, facts)
     best = max(among, key=lambda hit: hit.rank_key)
-    best = _measured(_refined(_spared(best, among), hits), hits, facts)
+    best = _mended_by(_measured(_refined(_spared(best, among), hits), hits, facts), facts)
     return _verdict(best, hits, facts, seen, culprit, rules)
 
 
@@ -192,6 +194,36 @@ def _without_soft(hits: list[Hit], facts: Mapping[str, FactValue]) -> list[Hit]:
     if not any(hit.blame is Blame.JOB and hit.rule.evidence_class >= EvidenceClass.HINT for hit in hits):
         return hits
     return [hit for hit in hits if "soft" not in hit.rule.tags]
+
+
+def _mended_by(best: Hit, facts: Mapping[str, FactValue]) -> Hit:
+    """Whoever can mend it is asked: what any image and any job lacks on any machine, the operator has to add.
+
+    What came with the job's own image its owner takes back, also when it shows on all machines.
+    """
+    if best.category not in _OF_SET_UP or best.rule.evidence_class > EvidenceClass.COMPARED:
+        return best
+    futile = {Remedy.FAIL_FAST, Remedy.RESTART_CONTAINER, Remedy.RESTART_PROCESS}
+    if best.remedy in futile and facts.get("past.any_image") and not facts.get("past.only_ours"):
+        return replace(
+            best,
+            remedy=Remedy.NEEDS_OPERATOR,
+            blame=Blame.SHARED,
+            reason=f"{best.reason}; any job meets it on any node",
+        )
+    ours = (
+        facts.get("past.our_image")
+        and not facts.get("past.any_image")
+        and not facts.get("past.machine_change")
+    )
+    if best.remedy is Remedy.NEEDS_OPERATOR and ours and not facts.get("past.everybody"):
+        return replace(
+            best,
+            remedy=Remedy.FAIL_FAST,
+            blame=Blame.JOB,
+            reason=f"{best.reason}; it came with the job's own image",
+        )
+    return best
 
 
 def _measured(best: Hit, hits: list[Hit], facts: Mapping[str, FactValue]) -> Hit:
@@ -269,7 +301,13 @@ def _refined(best: Hit, hits: list[Hit]) -> Hit:
     """A failed check says that the machine is bad; what names the failure better gives the category."""
     if not best.rule.refine:
         return best
-    better = [hit for hit in hits if hit is not best and hit.category in best.rule.refine]
+    better = [
+        hit
+        for hit in hits
+        if hit is not best
+        and hit.category in best.rule.refine
+        and hit.rule.evidence_class >= EvidenceClass.HINT
+    ]
     if not better:
         return best
     names = max(better, key=lambda hit: hit.rank_key)

@@ -29,7 +29,8 @@ class EvidenceClass(IntEnum):
     END = 5  # the container's end, the scheduler's or kubelet's word
     NODE = 6  # node conditions and out-of-band events
     DEVICE = 7  # kernel and device errors
-    CHECK = 8  # failed checks
+    COMPARED = 8  # machines or releases compared: what fails here or with this one, and does not elsewhere
+    CHECK = 9  # failed checks
 
 
 class Remedy(StrEnum):

@@ -1,0 +1,173 @@
+"""Numbers and paths that programs announce, compared: who joined of how many, and which machine has a file.
+
+Source: DOMAIN section 7 ("across ranks"); texts of rendezvous, barriers and loaders of files.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+from recovery.observed import Evidence
+from recovery.rules.rule import FactValue
+
+MAX_LINES = 400
+_MAX_LENGTH = 1000
+
+_MEMBER = (
+    r"(?:clients?|nodes?|tasks?|workers?|hosts?|ranks?|process(?:es)?|peers?|members?|participants?|replicas?"
+    r"|pods?|slots?|agents?)"
+)
+_JOINED = re.compile(
+    rf"\b(\d{{1,5}}) ?/ ?(\d{{1,5}}) (?:{_MEMBER} )?(?:have |had |are |has |were |of them )?(?:joined"
+    rf"|connected|arrived|registered|reached|ready|reported|present|here|checked in|{_MEMBER})"
+    rf"|\b(?:only |just )?(\d{{1,5}}) (?:out )?of (?:the "
+    rf"|all )?(\d{{1,5}}) (?:expected )?(?:{_MEMBER} )?(?:have |had |are |has |were )?(?:joined"
+    rf"|connected|arrived|registered|reached|ready|reported|present|here|checked in|{_MEMBER})"
+    rf"|\b(?:joined|connected|arrived|registered|ready|present)[:=]? ?(\d{{1,5}}) ?(?:/|of"
+    rf"|out of) ?(\d{{1,5}})"
+)
+_JOINED_ALONE = re.compile(
+    rf"\b(\d{{1,5}}) (?:{_MEMBER} )?(?:have |had |are |has |were )?(?:joined|connected|arrived"
+    rf"|registered|checked in)\b"
+    rf"|\b(?:joined|connected|arrived|registered)(?: {_MEMBER})?[:=] ?(\d{{1,5}})\b"
+)
+_WORLD = re.compile(
+    rf"\b(?:world[_ -]?size|num_processes|num_nodes|nnodes|num_hosts|process_count|n_procs|nprocs"
+    rf"|num_workers_expected|num_tasks|expected_{_MEMBER})[ =:]{{1,3}}(\d{{1,6}})\b"
+    rf"|\b(?:waiting|expecting|expects?|expected|need|needs|wants?"
+    rf"|require[sd]?) (?:for )?(?:all )?(\d{{1,6}}) {_MEMBER}\b"
+)
+_WAITS = re.compile(
+    r"timed? ?out|deadline|barrier|rendezvous|waiting for|not (?:all )?(?:joined|ready|connected)"
+    r"|failed to (?:join|form|connect)|gave up"
+)
+_COORDINATOR = re.compile(
+    r"\b(?:coordinator|master|rdzv|rendezvous|head|chief|leader|init_method|dist_url|store|root"
+    r"|scheduler)[\w ]{0,24}[ =:@/'\"]{1,6}(?:tcp://|http://|grpc://)?"
+    r"(?:127\.\d{1,3}\.\d{1,3}\.\d{1,3}|localhost|\[?::1\]?)\b"
+)
+_COUNTS = re.compile(
+    r"\bexpect\w{0,3}:? (\d{1,4}) (?:\w{1,20} ){0,3}?(?:gpus?|devices?|chips?|cards?|accelerators?"
+    r"|hpus?|npus?|tpus?|xpus?)\b[^0-9]{1,40}(\d{1,4})\b"
+)
+_MISSING = re.compile(
+    r"no such file|does not exist|doesn't exist|not found|cannot find|can't find|could not find"
+    r"|couldn't find|missing|is not there|no checkpoint|not a directory|unable to (?:open|find)"
+    r"|failed to open"
+)
+_PATH = re.compile(r"(?<![\w:/])/[\w@%+=.,-]{1,100}(?:/[\w@%+=.,-]{1,100}){1,12}")
+#: Directories that each machine mostly has for itself. Source: Filesystem Hierarchy Standard; names of local disks.
+_LOCAL = re.compile(
+    r"/(?:tmp|var|dev/shm|run|local\w{0,8}|l?scratch\w{0,8}|nvme\w{0,4}|raid\w{0,4}|ssd\w{0,4}"
+    r"|ephemeral|instance_store"
+    r"|mnt/(?:nvme|local|ssd|disk|scratch|ephemeral|raid)\w{0,8}|data/local|opt|home|root|workspace"
+    r"|workdir|data|output"
+    r"|cache|checkpoints?|ckpts?)(?:/|$)"
+)
+
+
+def facts_of(evidence: Evidence) -> dict[str, FactValue]:
+    """The facts ``join.*`` and ``path.*``, where they are so."""
+    facts: dict[str, FactValue] = {}
+    lines = _small(evidence.log)
+    if any(_WAITS.search(line) for line in lines):
+        if _is_short(lines, evidence):
+            facts["join.short"] = True
+        if _several_machines(lines, evidence) and any(_COORDINATOR.search(line) for line in lines):
+            facts["join.loopback"] = True
+    expected, running = _metric(evidence, "pods_expected"), _metric(evidence, "pods_running")
+    if expected is not None and running is not None and running >= expected > 0:
+        facts["join.all_started"] = True
+    for line in lines:
+        if match := _COUNTS.search(line):
+            wanted, found = int(match[1]), int(match[2])
+            facts["count.few_lost" if 0 < wanted - found <= max(1, wanted // 8) else "count.many_less"] = True
+    if len(evidence.ranks) > 1 and _one_host(evidence):
+        facts["path.one_host"] = True
+    return facts
+
+
+def _small(log: Sequence[str]) -> list[str]:
+    return [line[:_MAX_LENGTH].lower() for line in log[-MAX_LINES:]]
+
+
+def _number(match: re.Match[str]) -> list[int]:
+    return [int(group) for group in match.groups() if group]
+
+
+def _metric(evidence: Evidence, name: str) -> float | None:
+    value = evidence.metrics.get(name)
+    return value if isinstance(value, float) else None
+
+
+def _is_short(lines: Sequence[str], evidence: Evidence) -> bool:
+    """Whether whoever was started has joined, and the program waits for more."""
+    expected, running = _metric(evidence, "pods_expected"), _metric(evidence, "pods_running")
+    if expected is not None and running is not None and running < expected:
+        return False  # somebody is still to come
+    started = running if running is not None else _metric(evidence, "workers")
+    if started is None:
+        return False
+    joined, world = _announced(lines)
+    world = world if world is not None else _metric(evidence, "world_size")
+    if world is None or world <= started:
+        return False
+    if joined is not None:
+        return joined == started or (joined < world and joined % started == 0)
+    return world == _metric(evidence, "world_size") and world < 8 * started
+
+
+def _announced(lines: Sequence[str]) -> tuple[float | None, float | None]:
+    """How many joined, and how many were to."""
+    joined: float | None = None
+    world: float | None = None
+    for line in lines:
+        if match := _JOINED.search(line):
+            joined, world = map(float, _number(match)[:2])
+            continue
+        if joined is None and (match := _JOINED_ALONE.search(line)):
+            joined = float(_number(match)[0])
+        if world is None and (match := _WORLD.search(line)):
+            world = float(_number(match)[0])
+    return joined, world
+
+
+def _several_machines(lines: Sequence[str], evidence: Evidence) -> bool:
+    _, world = _announced(lines)
+    counts = [
+        world,
+        *(_metric(evidence, name) for name in ("workers", "world_size", "pods_expected", "pods_running")),
+    ]
+    return any(count is not None and count > 1 for count in counts)
+
+
+def _one_host(evidence: Evidence) -> bool:
+    """Whether a machine misses a path of its own disks which another speaks of without trouble."""
+    lost: dict[str, set[str]] = {}
+    has: dict[str, set[str]] = {}
+    for view in evidence.ranks:
+        small = _small(view.log)
+        lost.setdefault(view.node, set()).update(_found(small, is_missing=True))
+        has.setdefault(view.node, set()).update(_found(small, is_missing=False))
+    return any(
+        _LOCAL.match(path) is not None and any(_shares(path, has[other]) for other in has if other != node)
+        for node, paths in lost.items()
+        for path in paths
+    )
+
+
+def _found(lines: Iterable[str], *, is_missing: bool) -> set[str]:
+    return {
+        path.rstrip(".,:;")
+        for line in lines
+        if (_MISSING.search(line) is not None) is is_missing
+        for path in _PATH.findall(line)
+    }
+
+
+def _shares(path: str, known: set[str]) -> bool:
+    """Whether another machine speaks well of this path, or of what lies above or below it."""
+    return any(
+        path == other or path.startswith(other + "/") or other.startswith(path + "/") for other in known
+    )

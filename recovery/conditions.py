@@ -1,0 +1,177 @@
+"""What a node's conditions and labels say about its hardware, by their values and reasons rather than their names.
+
+Every platform names its conditions as it likes; that a value says *unhealthy*, or waits for a replacement, is the same
+everywhere. Source: Kubernetes conventions for conditions; node agents of clouds and vendors.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+MAX_CONDITIONS = 64
+_MAX_LENGTH = 400
+
+
+def _set(words: str) -> frozenset[str]:
+    return frozenset(words.split())
+
+
+_TOLD = re.compile(
+    r"(?:(?:node ?)?(?:label|annotation|taint|condition|status"
+    r"|state)s?: ?)?([a-z][\w./ -]{0,100}?) ?(?:=|: ) ?([^:,;=]{1,80})(.*)",
+    re.IGNORECASE | re.DOTALL,
+)
+_HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+_WORD = re.compile(r"[a-z]+")
+_COUNT = re.compile(
+    r"\b(\d{1,4}) ?(?:of|/|out of|<) ?(?:the )?(\d{1,4})\b|expected:? (\d{1,4})[^0-9]{1,20}(?:found|got"
+    r"|observed|detected|have|sees?):? (\d{1,4})\b",
+    re.IGNORECASE,
+)
+_OF_DEVICES = re.compile(
+    r"\b(?:gpus?|devices?|chips?|cards?|accelerators?|neuron ?cores?|hpus?|npus?|tpus?)\b", re.IGNORECASE
+)
+
+_ACCELERATOR = _set(
+    "gpu gpus nvidia cuda amd rocm accelerator accelerators accelerated chip chips tpu tpus neuron"
+    " trainium inferentia trn hpu hpus gaudi habana npu npus ascend xpu xpus device devices card"
+    " cards hbm dcgm ipu wafer mi"
+)
+_FABRIC = _set("nvlink nvswitch xgmi fabricmanager c2c scaleup ualink")
+_ADAPTER = _set(
+    "nic nics rdma hca hcas infiniband ib efa roce mlx adapter adapters transceiver optic optics"
+    " cable hsn cxi opa"
+)
+_HOST = _set(
+    "node machine host hardware server instance health healthcheck diagnosis diagnostics diag"
+    " repair bmc board cpu"
+)
+#: Parts of a node that have conditions and rules of their own.
+_OTHERS = _set(
+    "pressure disk memory kubelet network networking storage runtime containerd docker clock"
+    " kernel filesystem pid dns cni volume quota lease heartbeat swap reserved backup agent"
+    " exporter monitor monitoring plugin operator pods job jobs app application deployment probe"
+    " webhook task tasks prolog epilog script"
+)
+_MEMORY = _set("hbm ecc dbe uncorrectable uncorrected row remap dram sram vram doublebit")
+_GOOD = _set(
+    "healthy health ok okay ready good available passed pass usable operational working normal fit sound"
+)
+_HARD = _set(
+    "unhealthy nothealthy bad failed fail failing failure faulty fault broken defective dead rma"
+    " unusable condemned lost missing repair repairs replacement replace replaced inoperable"
+    " malfunction unrecoverable nok uncorrectable"
+)
+_SOFT = _set(
+    "degraded degrading warning warn marginal suspect predicted predictive foretold wear worn atrisk"
+)
+_PLANNED = _set(
+    "maintenance scheduled schedule planned plan window upgrade upgrading update updating firmware"
+    " progress running checking check checks testing test validating validation starting upcoming"
+    " drill notice simulated"
+)
+_CORRECTED = _set("corrected correctable")
+_MUST_REBOOT = re.compile(
+    r"\b(?:re-?boot|reset|power ?cycle)\w* (?:is )?(?:required|needed|pending|due|necessary)"
+    r"|\b(?:needs?|requires?|required|pending"
+    r"|await\w{0,3}|must) (?:a )?(?:node |gpu |device )?(?:re-?boot|reset|power ?cycle)"
+)
+_NO = _set("no not none never non without")
+
+
+def hardware_verdict(conditions: Sequence[str]) -> tuple[str, bool]:
+    """The part of the machine that its platform calls bad, and whether it says so outright.
+
+    Returns:
+        One of "gpu", "gpu-memory", "gpu-fabric", "nic", "host", or "" where nothing is called bad; True when it is bad
+        or to be replaced, False when it is only degraded or foretold to fail.
+    """
+    best = ("", False)
+    for condition in conditions[:MAX_CONDITIONS]:
+        part, is_hard = _read(condition[:_MAX_LENGTH])
+        if part and (not best[0] or (is_hard and not best[1])):
+            best = (part, is_hard)
+    return best
+
+
+def _read(condition: str) -> tuple[str, bool]:
+    told = condition.strip()
+    if told.lower().startswith("event"):
+        return _counted(told)
+    found = _TOLD.fullmatch(told)
+    if found is None:
+        return _counted(told)
+    kind, value, rest = (_words(group) for group in found.groups())
+    every = {*kind, *value, *rest}
+    part = _part(kind, every)
+    if not part:
+        return "", False
+    verdict = _judged(kind, value, rest, " ".join((*value, *rest)))
+    if verdict is None:
+        return _counted(told)
+    if every & _CORRECTED and not every & {"rma", "replacement", "repair"}:
+        return ("", False) if verdict else (part, False)
+    return part, verdict
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(_WORD.findall(_HUMP.sub(" ", text).lower()))
+
+
+def _part(kind: Sequence[str], every: set[str]) -> str:
+    if every & _FABRIC:
+        return "gpu-fabric"
+    if every & _ACCELERATOR:
+        return "gpu-memory" if every & _MEMORY else "gpu"
+    if every & _ADAPTER:
+        return "nic"
+    if every & _OTHERS:
+        return ""
+    return "host" if set(kind) & _HOST else ""
+
+
+def _judged(kind: Sequence[str], value: Sequence[str], rest: Sequence[str], said: str) -> bool | None:
+    """Whether it is bad (True) or degraded (False); None where it is neither."""
+    if set(kind) & {"maintenance", "scheduled", "upgrade", "update"}:
+        return None
+    told = set(value)
+    if told & {"true", "false", "unknown"}:
+        is_good_kind = bool(set(kind) & _GOOD) and not set(kind) & (_HARD | _SOFT)
+        if "unknown" in told or is_good_kind is ("true" in told):
+            return None
+        named = kind if not is_good_kind else ()
+        if is_good_kind and not set(rest) & _PLANNED:
+            return True
+        return _named((*named, *rest), said)
+    if told & _GOOD and not told & (_HARD | _SOFT | _NO):
+        return None
+    return _named((*value, *rest), said)
+
+
+def _named(words: Sequence[str], said: str) -> bool | None:
+    if _MUST_REBOOT.search(said) and not set(words) & _PLANNED:
+        return True
+    hard = [n for n, word in enumerate(words) if word in _HARD]
+    hard = [n for n in hard if not set(words[max(0, n - 2) : n]) & _NO]
+    if hard:
+        is_word_of_plan = {words[n] for n in hard} <= {
+            "replace",
+            "replaced",
+            "replacement",
+            "repair",
+            "repairs",
+        }
+        return None if is_word_of_plan and set(words) & _PLANNED else True
+    if any(word in _GOOD and set(words[max(0, n - 1) : n]) & _NO for n, word in enumerate(words)):
+        return True
+    return False if set(words) & _SOFT and not set(words) & _PLANNED else None
+
+
+def _counted(told: str) -> tuple[str, bool]:
+    """Fewer devices than there should be."""
+    for match in _COUNT.finditer(told):
+        less, all_of = (int(match[1]), int(match[2])) if match[1] else (int(match[4]), int(match[3]))
+        if 0 <= less < all_of <= 1024 and _OF_DEVICES.search(told):
+            return "gpu", True
+    return "", False
