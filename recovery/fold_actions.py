@@ -131,7 +131,7 @@ def _restart_now(draft: Draft, signal: Signal) -> None:
         draft.use(signal, Use.REFUSED, refused)
         draft.settle("person.restart_refused", refused)
         return
-    asked = f"asked by {by}{f': {reason}' if reason else ''}"
+    asked, told = f"restart in place, asked by {by}", f": {reason}" if reason else ""
     waiting = waiting_restart(draft)
     if waiting is not None:
         _begin_now(draft, signal, waiting)
@@ -140,10 +140,10 @@ def _restart_now(draft: Draft, signal: Signal) -> None:
     if any(refusal.kind is kind for refusal in draft.before.guard_refusals):
         _refuse_by_guard(draft, signal, kind)
         return
-    draft.note("restart_asked", f"Restart in place {asked}", signal=signal, at=draft.now)
+    draft.note("restart_asked", f"{by} asks for a restart in place{told}", signal=signal, at=draft.now)
     draft.want(
         kind,
-        f"Restart in place, {asked}",
+        f"Restart in place, asked by {by}{told}",
         deadline_seconds=draft.policy.restart_process_deadline_seconds,
         priced=price_of_restart(draft, asked),
     )
@@ -156,9 +156,9 @@ def _restart_now(draft: Draft, signal: Signal) -> None:
             signal=signal,
         )
     draft.incident.set(rung="L1")
-    draft.bring_incident(IncidentState.RECOVERING, f"restart in place, {asked}", signal=signal)
-    draft.use(signal, Use.USED, f"restart in place, {asked}")
-    draft.settle("person.restart", f"restart in place, {asked}")
+    draft.bring_incident(IncidentState.RECOVERING, asked, signal=signal)
+    draft.use(signal, Use.USED, asked)
+    draft.settle("person.restart", asked)
 
 
 def _begin_now(draft: Draft, signal: Signal, action: ActionView | None) -> None:

@@ -144,8 +144,8 @@ def test_workers_can_be_told_to_start_again(operator: Client) -> None:
     assert '<dialog id="restart" aria-labelledby="restart-title" open>' in opened
     response = operator.post(f"{address}restart/", {"reason": "the mount is back"}, follow=True)
     text = text_of(response)
-    assert "The workers are told to start again" in text, text[:600]
-    assert "Restart in place asked by mei.lin: the mount is back" in text
+    assert "The restart is decided" in text, text[:600]
+    assert "mei.lin asks for a restart in place: the mount is back" in text
     assert "Restart in place now" not in text
     too_long = operator.post(f"{address}restart/", {"reason": "x" * 501}, follow=True)
     assert "500 characters or fewer" in text_of(too_long)

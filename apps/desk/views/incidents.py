@@ -180,7 +180,7 @@ def incident_restart(request: DeskRequest, incident_id: int) -> HttpResponseBase
         reason = form.cleaned_data["reason"]
         _try(
             request,
-            "The workers are told to start again; the timeline shows when they do.",
+            "The restart is decided; the timeline shows when it is sent, and when training steps.",
             lambda: people.restart_in_place(incident_id=incident.pk, by=request.user, reason=reason),
         )
     else:
