@@ -21,6 +21,8 @@ from recovery.verdict import Verdict
 MIN_NOT_READY = 3
 #: A view of the cluster that is later than this is kept with a failure.
 LATE_SECONDS = 30.0
+#: And a call that takes longer. Source: Kubernetes' service level for calls about one object (99th percentile).
+SLOW_CALL_SECONDS = 1.0
 #: Kinds of failures of which counts are kept with a failure.
 MAX_KINDS = 20
 
@@ -81,6 +83,8 @@ def numbers(world: WorldView | None, alike: str = "") -> dict[str, Any]:
         found["watch_lag_seconds"] = world.watch_lag_seconds
     if world.watch_silent_seconds is not None:
         found["watch_silent_seconds"] = world.watch_silent_seconds
+    if world.api_call_seconds is not None:
+        found["api_call_seconds"] = world.api_call_seconds
     if world.not_ready_machines >= MIN_NOT_READY:
         found["not_ready_share"] = world.not_ready_share
     others = world.failures_in_window.get(alike, 0) if alike else 0
@@ -106,6 +110,7 @@ def worst(now: WorldView | None, before: WorldView | None) -> WorldView | None:
         now,
         watch_lag_seconds=_greater(now.watch_lag_seconds, before.watch_lag_seconds),
         watch_silent_seconds=_greater(now.watch_silent_seconds, before.watch_silent_seconds),
+        api_call_seconds=_greater(now.api_call_seconds, before.api_call_seconds),
         not_ready_machines=many.not_ready_machines,
         not_ready_share=many.not_ready_share,
         failures_in_window={alike: counts[alike] for alike in sorted(kept)},
@@ -121,8 +126,12 @@ def as_kept(world: WorldView | None, attempt: int) -> dict[str, Any] | None:
     """The world of a failed attempt, as its incident keeps it: plain JSON. None where nothing is in trouble."""
     if world is None:
         return None
-    late = _greater(world.watch_lag_seconds, world.watch_silent_seconds) or 0.0
-    if not world.failures_in_window and world.not_ready_machines < MIN_NOT_READY and late < LATE_SECONDS:
+    is_late = (
+        (world.watch_lag_seconds or 0.0) >= LATE_SECONDS
+        or (world.watch_silent_seconds or 0.0) >= LATE_SECONDS
+        or (world.api_call_seconds or 0.0) >= SLOW_CALL_SECONDS
+    )
+    if not world.failures_in_window and world.not_ready_machines < MIN_NOT_READY and not is_late:
         return None
     return {"attempt": attempt, "world": to_plain(world)}
 

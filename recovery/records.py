@@ -158,6 +158,7 @@ class WorldView:
     """Snapshot of what is around, with its age; for explanation and suspicion of ourselves.
 
     ``watch_silent_seconds``: since the watch of nodes or pods last heard anything, bookmarks included.
+    ``api_call_seconds``: how long our own last call to the cluster took, None = none lately.
     ``not_ready_share``: of the cluster's machines, 0 while fewer are not Ready than a share is said of.
     ``failures_in_window``: how many other jobs of the cluster failed within the policy's window around this
     failure, by ``recovery.around.likeness``; ``failures_span_seconds``: from the first to the last of these and
@@ -171,6 +172,7 @@ class WorldView:
     failures_in_window: Mapping[str, int] = field(default_factory=dict)
     failures_span_seconds: Mapping[str, float] = field(default_factory=dict)
     watch_silent_seconds: float | None = None
+    api_call_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

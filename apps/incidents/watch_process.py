@@ -29,6 +29,7 @@ from adapters.kubernetes.transport import Transport
 from adapters.kubernetes.watch import Batch, Resource, Watcher
 from apps.access import clock
 from apps.access.models import Cluster
+from apps.incidents.api_probe import ApiProbe
 from apps.incidents.services import watching
 from apps.incidents.services.watching import Freshness, Imported, Lead, LeadershipLost, Seen
 from apps.incidents.token_reviewer import TokenReviewer
@@ -187,6 +188,7 @@ class _Term:
         """Until stopped or until the lead is lost. Raises LeadershipLost and database errors."""
         self._start(self._keep_lease, "lease")
         self._start(self._reviewer.run, "tokens")
+        self._start(ApiProbe(self._cluster, self._adapter, self._lead, over=self._over).run, "probe")
         present, self._memory.jobs = importing.known_jobs(self._cluster)
         # Namespaces tell which jobs are protected, nodes which pods were lost, jobs whose pods matter:
         # each is listed before what needs it.

@@ -77,6 +77,9 @@ class WatchState(models.Model):
     last_event_at = models.DateTimeField(null=True, blank=True)
     last_heard_at = models.DateTimeField(null=True, blank=True)  # event or bookmark
     lag_seconds = models.FloatField(null=True, blank=True)
+    # Row ``leader``: how long our own last call to the API took, and when it ended.
+    call_seconds = models.FloatField(null=True, blank=True)
+    called_at = models.DateTimeField(null=True, blank=True)
     state = models.CharField(max_length=16, default="starting")  # starting | listing | watching | broken
     detail = models.TextField(blank=True)
 

@@ -167,7 +167,7 @@ def test_lost_nodes_of_a_cluster_that_is_not_ready_are_no_machines_fault() -> No
     assert not Action.objects.filter(kind="hold_node").exists()
 
 
-def test_lost_node_is_suspected_of_ourselves_when_our_own_calls_are_late() -> None:
+def test_lost_node_is_suspected_of_ourselves_when_our_view_is_old() -> None:
     """R23: the control plane has told us nothing for minutes, so what we take for lost may be there."""
     cluster = factories.make_cluster()
     now = database_now()
@@ -180,6 +180,22 @@ def test_lost_node_is_suspected_of_ourselves_when_our_own_calls_are_late() -> No
     job.decide()
     assert found_in(job)["rule"] == "cluster.our-view-is-silent"
     assert "told us nothing for 40" in found_in(job)["reason"]
+
+
+def test_lost_node_is_suspected_of_ourselves_while_our_calls_take_seconds() -> None:
+    """R23: the API server answers our own small call after seconds; a measurement of long ago says nothing."""
+    cluster = factories.make_cluster()
+    for called, rule in ((5, "cluster.our-calls-are-slow"), (90, "node.unreachable-taint")):
+        WatchState.objects.update_or_create(
+            cluster=cluster, resource="leader",
+            defaults={"call_seconds": 8.4, "called_at": database_now() - timedelta(seconds=called)},
+        )  # fmt: skip
+        job = training(cluster)
+        job.end(job.lives[0], cause="node_lost", reason="DeletionByTaintManager")
+        job.decide()
+        found = found_in(job)
+        assert found["rule"] == rule
+        assert job.retries() == (1,)
 
 
 # What is read.

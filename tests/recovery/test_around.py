@@ -203,7 +203,8 @@ def test_later_failures_of_others_join_and_the_worst_is_kept() -> None:
     assert around.worst(before, None) == around.worst(None, before) == before
     assert around.from_kept(around.as_kept(now, 3), 3) == now
     assert around.from_kept(around.as_kept(now, 3), 4) is None
-    assert around.as_kept(world({}, watch_lag_seconds=0.2), 3) is None
+    assert around.as_kept(world({}, watch_lag_seconds=0.2, api_call_seconds=0.2), 3) is None
+    assert around.as_kept(world({}, api_call_seconds=6.0), 3) is not None
 
 
 @pytest.mark.parametrize(

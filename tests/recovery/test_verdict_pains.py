@@ -127,6 +127,7 @@ def test_decision_suspects_the_desk_when_nodes_seem_lost_all_at_once(around: dic
         ({"not_ready_share": 0.4, "not_ready_machines": 40}, "cluster.many-not-ready"),
         ({"watch_lag_seconds": 120.0}, "cluster.our-view-is-slow"),
         ({"watch_silent_seconds": 200.0}, "cluster.our-view-is-silent"),
+        ({"api_call_seconds": 12.5}, "cluster.our-calls-are-slow"),
     ],
 )
 def test_node_lost_without_a_word_is_our_own_view_or_the_control_plane_when_that_is_late(
@@ -157,7 +158,11 @@ def test_one_node_lost_without_a_word_is_that_node() -> None:
     """R23, the other side: in a cluster that is well, and seen in time, the machine is gone."""
     desk = training()
     around = WorldView(
-        taken_at=desk.now, not_ready_machines=1, watch_lag_seconds=0.1, watch_silent_seconds=20.0
+        taken_at=desk.now,
+        not_ready_machines=1,
+        watch_lag_seconds=0.1,
+        watch_silent_seconds=20.0,
+        api_call_seconds=0.02,
     )
     desk.state = replace(desk.state, world=around)
     desk.end_pod(0, EndCause.NODE_LOST)

@@ -317,6 +317,13 @@ def write_freshness(lead: Lead, states: Sequence[Freshness]) -> None:
             )
 
 
+def write_call(lead: Lead, *, seconds: float) -> None:
+    """Write how long our own call to the cluster took that has just ended. Raises LeadershipLost."""
+    with transaction.atomic():
+        hold_lead(lead)
+        WatchState.objects.filter(pk=lead.row_id).update(call_seconds=seconds, called_at=clock.database_now())
+
+
 def store_token_keys(lead: Lead, *, issuer: str, keys: Mapping[str, Any]) -> None:
     """Keep the keys that sign the cluster's service-account tokens. Raises LeadershipLost."""
     with transaction.atomic():

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from datetime import datetime, timedelta
 
 from django.db import connection
-from django.db.models import Max, Min
+from django.db.models import Max, Min, Q
 
 from apps.incidents.guard_models import GuardCounter
 from apps.incidents.models import Incident, Subject
@@ -23,6 +23,8 @@ from recovery.phases import Phase
 from recovery.signals import Signal, SignalKind
 
 _FAILURES = frozenset({SignalKind.ERROR, SignalKind.INCARNATION_ENDED, SignalKind.HANG})
+#: A call to the cluster that ended longer ago says nothing about now.
+CALL_COUNTS = timedelta(seconds=60)
 #: What says nothing about why a job stands still.
 _OF_ITS_COURSE = frozenset({SignalKind.ACTION_GO, SignalKind.MARK, SignalKind.CHECKPOINT})
 
@@ -38,8 +40,11 @@ def read_world(
         inbox: What is being decided; it tells whether a verdict may be wanted.
     """
     inbox = tuple(inbox)
-    watch = WatchState.objects.filter(cluster=held.cluster_id, resource__in=("nodes", "pods")).aggregate(
-        lag=Max("lag_seconds"), heard=Min("last_heard_at")
+    of_objects = Q(resource__in=("nodes", "pods"))
+    watch = WatchState.objects.filter(cluster=held.cluster_id).aggregate(
+        lag=Max("lag_seconds", filter=of_objects),
+        heard=Min("last_heard_at", filter=of_objects),
+        call=Max("call_seconds", filter=Q(called_at__gte=now - CALL_COUNTS)),
     )
     silent = (now - watch["heard"]).total_seconds() if watch["heard"] is not None else None
     missing, share = 0, 0.0
@@ -52,6 +57,7 @@ def read_world(
         taken_at=now,
         watch_lag_seconds=watch["lag"],
         watch_silent_seconds=round(max(silent, 0.0), 3) if silent is not None else None,
+        api_call_seconds=watch["call"],
         not_ready_share=share,
         not_ready_machines=missing,
         failures_in_window=counts,
