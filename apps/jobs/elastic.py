@@ -33,7 +33,7 @@ def read_elastic(
         text = annotations.get(name, "").strip()
         if not text:
             continue
-        if text.isascii() and text.isdigit() and least <= int(text[:20]) <= most:
+        if len(text) < 20 and text.isascii() and text.isdigit() and least <= int(text) <= most:
             told[name.removeprefix("elastic-").replace("-", "_")] = int(text)
         else:
             mistakes.append((name, f"{text[:40]!r} is no number from {least} to {most}; it is left out"))
@@ -56,7 +56,7 @@ def elastic_limits(annotations: Mapping[str, str], max_retry: int) -> list[dict[
         )
     return [
         {"name": "elastic retries", "used": None, "limit": terms.max_retries, "warning": few},
-        {"name": "elastic time-out", "used": None, "limit": terms.timeout_seconds, "warning": ""},
+        {"name": "elastic time-out, s", "used": None, "limit": round(terms.timeout_seconds), "warning": ""},
         *({"name": name, "used": None, "limit": None, "warning": text} for name, text in mistakes),
     ]
 
