@@ -15,7 +15,8 @@ MAX_LINES = 400
 _MAX_LENGTH = 1000
 
 _MEMBER = (
-    r"(?:clients?|nodes?|tasks?|workers?|hosts?|ranks?|process(?:es)?|peers?|members?|participants?|replicas?"
+    r"(?:clients?|nodes?|tasks?|workers?|hosts?|ranks?|process(?:es)?|peers?|members?|participants?"
+    r"|replicas?"
     r"|pods?|slots?|agents?)"
 )
 _JOINED = re.compile(

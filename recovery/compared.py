@@ -14,13 +14,20 @@ _NODE = r"(?:node|host|machine|server|vm|instance|box|blade|hypervisor|worker no
 _RUN = r"(?:job|run|pod|task|container|workload|launch|attempt|program|process|script|replica|rank)"
 _IMAGE = r"(?:image|release|version|build|wheel|package|branch|tag|nightly|commit|library|framework|compiler)"
 
-#: Names of hosts such as gpu-88 or node41; what else ends in digits is in the second part.
+#: Names of hosts such as gpu-88 or b11, where the sentence puts one; what else ends in digits is left out first.
 _NAME = re.compile(
-    r"(?<![\w./-])(?!(?:rank|step|epoch|iter|seq|xid|sxid|errno|code|bf|fp|int|tf|sm|cuda|rocm|python"
-    r"|py|torch|v"
-    r"|h|a|l|b|mi|v|gb|ib|eth|mlx|gen|x|gpu(?=\d)|layer|shard|stage|part|cpu|dev|port|bond|rail|slot|pr"
-    r"|cu|r|s)-?\d)"
-    r"[a-z]{1,12}(?:-[a-z]{1,10}){0,2}-?\d{1,6}(?!\.\d)(?:-\d{1,4})?\b(?!…)"
+    r"(?:^(?:only |always |the |just |host |node |machine )?|\b(?:on|at|to|onto|from|with|without|when"
+    r"|node|host|machine"
+    r"|instance|and|or|include|includes|including|using|involving|than|via|by|only|also) (?:the |host "
+    r"|node )?)"
+    r"((?!(?:rank|step|epoch|iter|seq|xid|sxid|errno|code|bf|fp|int|uint|tf|sm|cuda|rocm|python|py"
+    r"|torch|mlx|gen|layer"
+    r"|shard|stage|part|cpu|port|bond|rail|slot|run|job|exp|experiment|try|attempt|level|phase|zero|utf"
+    r"|sha|md|md5|ckpt"
+    r"|checkpoint|version|image|batch|v|mi|h100|h200|h800|h20|a100|a800|a10|a30|a40|l4|l40|l40s|b100"
+    r"|b200|b300|gb200|gb300"
+    r"|v100|t4|p100|mi300|mi250|trn1|trn2|inf2|v5|v6|k8|s3|gpu(?=\d\b)|x86|arm64|amd64|python3)(?:-?\d|\b))"
+    r"[a-z]{1,12}(?:-[a-z]{1,10}){0,2}-?\d{1,6}(?!\.\d)(?:-\d{1,4})?\b(?!…|=|/))"
 )
 _THIS = re.compile(
     rf"\b(?:this|that|one|the same|the very same|a single|its) (?:\w{{1,20}} )?(?:{_NODE})\b(?! (?:type"
@@ -51,6 +58,7 @@ _NOT_MACHINES = re.compile(
     rf"|projects?|images?|tenants?|people"
     r"|namespaces?|accounts?|versions?|releases?|runs?|models?|programs?)\b"
 )
+_WITHOUT = re.compile(r"\b(?:without|excluding|minus|leaving out|except|less)\b")
 _SAME_MACHINES = re.compile(
     rf"\b(?:same|this|that|these|those|very) (?:\w{{1,20}} )?{_NODE}s?\b|\bthere\b|\bhere\b"
 )
@@ -81,11 +89,16 @@ _ONLY = re.compile(
     rf"|elsewhere)\b|\bnone elsewhere\b|\bnever (?:on (?:the |any )?other|elsewhere)|\bno other {_NODE}"
 )
 _ALONE = re.compile(
-    rf"\bonly (?:when|on|if|after|for|with)\b|\b(?:nowhere|not) (?:else|elsewhere)\b|\bnone elsewhere\b"
+    rf"\bonly (?:when|on|if|after|for|with|(?:jobs?|runs?|pods?|tasks?|those|it) (?:that|which|with|on"
+    rf"|if|when|including))\b"
+    rf"|\b(?:nowhere|not) (?:else|elsewhere)\b|\bnone elsewhere\b"
     rf"|\bnever (?:on (?:the |any )?other|elsewhere)|\bno other {_NODE}"
 )
 _OLD = re.compile(
-    rf"\b(?:previous|former|old|older|earlier|prior|last|original|preceding|known good"
+    r"\b(?:with|under|on|using) (?:the )?(?:driver|kernel|firmware|release|version|image|build|rocm"
+    r"|cuda|torch|pytorch|jax"
+    r"|nccl|rccl|cann|oneapi|ipex|libtpu|neuron|sdk|framework) v?\d"
+    rf"|\b(?:previous|former|old|older|earlier|prior|last|original|preceding|known good"
     rf"|known-good) (?:\w{{1,20}} ){{0,2}}"
     rf"(?:{_IMAGE}s?|stack|one|ones|driver|environment|code)\b"
     r"|\b(?:with|under|on|using|runs of|release|version|image|jobs on|runs on|pinned to|back (?:to|on)"
@@ -184,6 +197,7 @@ class Compared:
 
     node_differs: bool = False
     release_differs: bool = False
+    set_up_differs: bool = False
     any_image: bool = False
     our_image: bool = False
     machine_change: bool = False
@@ -192,6 +206,7 @@ class Compared:
     one_has_it: bool = False
     peers_pass: bool = False
     other_nodes: bool = False
+    one_name: bool = False
 
 
 def passes_on_peers(clause: str) -> bool:
@@ -217,6 +232,17 @@ def passes_for_others(clause: str) -> bool:
     )
 
 
+def passes_for_other_work(clause: str) -> bool:
+    """Whether a clause says that other jobs, models or images do it without trouble, wherever they run."""
+    return (
+        _FAILS.search(clause) is None
+        and _ONLY.search(clause) is None
+        and _PASSES.search(clause) is not None
+        and _NOT_MACHINES.search(clause) is not None
+        and _PEERS.search(clause) is None
+    )
+
+
 def read(text: str, clauses: Sequence[str], *, on_several: bool) -> Compared:
     """Comparisons in a sentence in small letters.
 
@@ -235,6 +261,9 @@ def read(text: str, clauses: Sequence[str], *, on_several: bool) -> Compared:
         old = _OLD.search(clause) is not None
         if passes and old:
             old_passes = True
+            continue
+        if passes and names & failing and _WITHOUT.search(clause):
+            passes_elsewhere = True
             continue
         if passes and _SMALL.search(clause):
             small_passes = True
@@ -260,7 +289,8 @@ def read(text: str, clauses: Sequence[str], *, on_several: bool) -> Compared:
     return Compared(
         node_differs=node_differs,
         release_differs=since_release and old_passes and not set_up and not node_differs,
-        any_image=anybody and everywhere and not node_differs and not ours and not old_passes,
+        set_up_differs=set_up and old_passes and several and not node_differs,
+        any_image=anybody and (everywhere or set_up) and not node_differs and not ours and not old_passes,
         our_image=ours,
         machine_change=set_up and not node_differs,
         fixed_time=_SAME_TIME.search(text) is not None
@@ -270,4 +300,5 @@ def read(text: str, clauses: Sequence[str], *, on_several: bool) -> Compared:
         one_has_it=_ONE_HAS_IT.search(text) is not None,
         peers_pass=passes_elsewhere and not several and not old_passes,
         other_nodes=len(failing - passing) > 1,
+        one_name=len(failing - passing) == 1 and not several,
     )

@@ -47,6 +47,7 @@ class History:
     first_start: bool = False
     node_differs: bool = False
     release_differs: bool = False
+    set_up_differs: bool = False
     any_image: bool = False
     our_image: bool = False
     machine_change: bool = False
@@ -395,11 +396,12 @@ def read_recurrence(sentence: str) -> History:
         claims["same_node"] = True  # again and again, and not there: so here
     several = claims["other_nodes"] or claims["all_nodes"]
     told = compared.read(text, clauses, on_several=of_people or (several and not claims["only_here"]))
+    claims["same_node"] |= told.one_name
     if told.node_differs:
         claims["same_node"] = claims["fine_elsewhere"] = True
     claims["other_nodes"] |= told.other_nodes and not told.node_differs
     found = asdict(told)
-    del found["other_nodes"]
+    del found["other_nodes"], found["one_name"]
     return replace(_settled(claims, count), **found)
 
 
@@ -447,6 +449,9 @@ def _read_clause(clause: str, claims: dict[str, bool]) -> int:
         return 0
     if compared.passes_for_others(clause):
         claims["only_ours"] = claims["others_pass"] = True
+        return 0
+    if compared.passes_for_other_work(clause):
+        claims["others_pass"] = True
         return 0
     if compared.passes_on_peers(clause):
         claims["fine_elsewhere"] = True

@@ -306,7 +306,7 @@ def _refined(best: Hit, hits: list[Hit]) -> Hit:
         for hit in hits
         if hit is not best
         and hit.category in best.rule.refine
-        and hit.rule.evidence_class >= EvidenceClass.HINT
+        and hit.rule.evidence_class > EvidenceClass.SYMPTOM
     ]
     if not better:
         return best

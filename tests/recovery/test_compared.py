@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from recovery.compared import Compared
 from recovery.past import History, read_recurrence
 
-COMPARISONS = {field.name for field in fields(Compared)} - {"other_nodes"}
+COMPARISONS = {field.name for field in fields(Compared)} - {"other_nodes", "one_name"}
 
 
 def compared(sentence: str) -> set[str]:
@@ -37,7 +37,12 @@ MACHINE = {"node_differs", "peers_pass"}
         ("began on three nodes with the new build; the old build passes there", {"release_differs"}),
         ("on five hosts since libfoo 2.1; with the previous release the same hosts run", {"release_differs"}),
         ("at every start since torch 2.7; 2.6 runs on the same nodes", {"release_differs"}),
-        ("since the driver upgrade on all nodes; the old driver was fine", {"machine_change"}),
+        (
+            "since the driver upgrade on all nodes; the old driver was fine",
+            {"machine_change", "set_up_differs"},
+        ),
+        ("each task on b11 says so, the tasks on b10 and b12 read it", MACHINE),
+        ("only jobs that include n0412 fail; without n0412 the same job runs", MACHINE),
         ("any image, every user, all nodes since the reinstall", {"any_image", "machine_change"}),
         ("every job on every node stalls since iommu was switched on", {"any_image", "machine_change"}),
         ("every run on every node", set()),

@@ -10,7 +10,7 @@ from recovery.compared import Compared
 from recovery.past import History, read_recurrence
 
 
-COMPARISONS = {field.name for field in fields(Compared)} - {"other_nodes"}
+COMPARISONS = {field.name for field in fields(Compared)} - {"other_nodes", "one_name"}
 
 
 def claims(sentence: str) -> set[str]:
