@@ -146,6 +146,9 @@ class JobState:
 
 def place_of(workers: tuple[WorkerState, ...], key: WorkerKey) -> int | None:
     """Where a worker stands among workers sorted by key: a gang has thousands, and each of them reports."""
+    place = key.index  # where it stands in a gang of one role without gaps
+    if place < len(workers) and workers[place].key == key:
+        return place
     place = bisect_left(workers, key, key=attrgetter("key"))
     return place if place < len(workers) and workers[place].key == key else None
 

@@ -109,30 +109,41 @@ def _step(
     state: JobState,
     event: Event,
 ) -> Step:
-    row = next(row for row in by_event[type(event)] if state.phase in row.phases and row.when(state, event))
+    row = _fitting(by_event[type(event)], state, event)
+    assert row is not None, (
+        f"each type of event ends with a row that fits always; {type(event).__name__} does not"
+    )
     effect = row.effect(state, event)
     reason = row.says.format(event=event, state=state)
-    moves = [Move(row.id, state.phase, effect.state.phase, reason)]
-    orders = list(effect.orders)
     after = effect.state
+    orders, moves = effect.orders, []
+    if after.phase is not state.phase:
+        moves.append(Move(row.id, state.phase, after.phase, reason))
     for _ in range(_LONGEST_CHAIN):
-        following = next(
-            (row for row in automatic_rows if after.phase in row.phases and row.when(after, None)), None
-        )
+        following = _fitting(automatic_rows, after, None)
         if following is None:
             break
         automatic = following.effect(after, None)
-        orders.extend(automatic.orders)
-        moves.append(
-            Move(following.id, after.phase, automatic.state.phase, following.says.format(state=after))
-        )
+        orders += automatic.orders
+        if automatic.state.phase is not after.phase:
+            says = following.says.format(state=after)
+            moves.append(Move(following.id, after.phase, automatic.state.phase, says))
         after = automatic.state
     return Step(
         state=after,
-        orders=tuple(orders),
+        orders=orders,
         count=effect.count,
         use=row.use,
         row=row.id,
         reason=reason,
-        moves=tuple(move for move in moves if move.before is not move.after),
+        moves=tuple(moves),
     )
+
+
+def _fitting(rows: Iterable[Row], state: JobState, event: Event | None) -> Row | None:
+    """The first row whose phases and guard fit."""
+    phase = state.phase
+    for row in rows:
+        if phase in row.phases and row.when(state, event):
+            return row
+    return None

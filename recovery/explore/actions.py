@@ -86,6 +86,7 @@ class Rules:
         A.UNKNOWN if rule.is_harmful else A.READY
     )
     may_close: Callable[[Row], bool] = lambda row: row.state not in {A.RUNNING, A.VERIFYING}
+    finds_lapsed: bool = True
     has_precondition: bool = True
 
 
@@ -185,7 +186,7 @@ class Actions(SmallModel[World]):
             yield self._to(state, A.FAILED, "the deadline of all tries passes", rests=True)
         if row.state is A.RUNNING and row.lease:
             yield Move("the lease runs out", state._replace(row=row._replace(lease=False)), at_rest=True)
-        if row.state is A.RUNNING and not row.lease:
+        if row.state is A.RUNNING and not row.lease and self.rules.finds_lapsed:
             after = self.rules.after_lapse(self.rule)
             yield self._to(state, after, f"the tick finds the lease run out: {after}", rests=True)
         if row.state is A.VERIFYING:

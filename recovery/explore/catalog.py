@@ -34,7 +34,7 @@ Settings = tuple[Mapping[str, Any], ...]
 SMALL: Mapping[str, Settings] = {
     "processes": (
         {"workers": 1, "max_retry": 2},
-        {"workers": 2, "max_retry": 0, "late_causes": False},
+        {"workers": 2, "max_retry": 1},
     ),
     "channels": ({"workers": 2, "max_retry": 1},),
     "actions": ({}, {"harmful": True}),

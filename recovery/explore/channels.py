@@ -152,14 +152,14 @@ class Channels:
 
     def moves(self, state: int, *, reduced: bool) -> Iterable[Move[int]]:
         """What agents, containers, the network, the desk and people do."""
-        job, record, lines = self.codec.unpack(state)
+        job, record, lines = self.codec.job(state), self.codec.record(state), self.codec.extras(state)
         if job.phase in TERMINAL_PHASES:
             for event in self._late_events(job):
                 yield from self._judged(job, record, (Line(),) * len(self.keys), Happening("", event))
             return
-        _, ids = self.codec.parts(state)
+        places = self.codec.places(state)
         for place in range(len(self.keys)):
-            if reduced and ids.index(ids[place]) < place:
+            if reduced and places.index(places[place]) < place:
                 continue
             for happening, line, rests in self._at(place, job, record, lines):
                 after = (*lines[:place], line, *lines[place + 1 :])
@@ -264,12 +264,12 @@ class Channels:
 
     def is_cut(self, state: int) -> bool:
         """Whether the sequence has risen over the bound."""
-        job, _, _ = self.codec.unpack(state)
+        job = self.codec.job(state)
         return job.sequence > self.last_sequence and job.phase not in TERMINAL_PHASES
 
     def is_settled(self, state: int) -> bool:
         """Whether the job trains or its run is over."""
-        return self.codec.unpack(state)[0].phase in SETTLED
+        return self.codec.phase(state) in SETTLED
 
     def canonical(self, state: int) -> int:
         """Workers in one order."""
@@ -286,8 +286,8 @@ class Channels:
 
     def row(self, state: int) -> Mapping[str, str]:
         """The job, its workers, and what is in flight."""
-        job, record, lines = self.codec.unpack(state)
-        cells = describe(job, record)
+        job, lines = self.codec.job(state), self.codec.extras(state)
+        cells = describe(job, self.codec.record(state))
         cells["sequence"] = str(job.sequence)
         for place, line in enumerate(lines):
             cells[f"in flight {place}"] = ", ".join(map(_words, line.flight))

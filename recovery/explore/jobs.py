@@ -7,10 +7,12 @@ event and every order, and trusts no field of the machine. The properties are ju
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from recovery import phase_events as ev
 from recovery.phase_moves import OrderKind
+from recovery.phase_state import place_of
 from recovery.phases import (
     TERMINAL_PHASES,
     JobState,
@@ -91,8 +93,7 @@ class Judgement:
 SOUND = Judgement()
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerRecord:
+class WorkerRecord(NamedTuple):
     """What the onlooker keeps of one worker.
 
     ``order``: the kind of the newest order set that its present life was given, None for none.
@@ -105,8 +106,7 @@ class WorkerRecord:
     is_open: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(NamedTuple):
     """What the onlooker keeps of a job. ``counted``: the present attempt has had its count.
 
     ``spent``: failures counted in this run and not taken back, with those that a stop took over, never told above
@@ -120,35 +120,42 @@ class Record:
 
 
 def remember(record: Record, before: JobState, event: ev.Event, result: Step) -> Record:
-    """The record after a step."""
+    """The record after a step, the very same where it has nothing new."""
     after = result.state
+    is_used = result.use is Use.USED
+    is_end, is_finish = _is_end(event, result), is_used and _is_finish(event)
+    is_cause = is_used and isinstance(event, ev.CauseKnown) and not event.counts
+    if not (is_end or is_finish or is_cause or result.orders or result.count is not None) and (
+        after.attempt == before.attempt and after.run == before.run
+    ):
+        return record
     workers = list(record.workers)
-    if isinstance(event, ev.WorkerEvent):
+    if is_end or is_finish:
+        assert isinstance(event, ev.WorkerEvent)
         place = _place(before, event.worker)
-        if _is_end(event, result):
-            workers[place] = replace(workers[place], order=None)
-        if _is_finish(event) and result.use is Use.USED:
-            workers[place] = replace(workers[place], finish_taken=True)
+        known = workers[place]
+        workers[place] = known._replace(order=None) if is_end else known._replace(finish_taken=True)
     for order in result.orders:
         for place, worker in enumerate(after.workers):
             if (order.targets is None or worker.key in order.targets) and workers[place].order != order.kind:
-                workers[place] = replace(workers[place], order=order.kind)
+                workers[place] = workers[place]._replace(order=order.kind)
     counted, spent, open_before = record.counted, record.spent, record.open_before
     if result.count is not None:
         counted, spent = True, min(spent + 1, after.max_retry + 2)
         place = _place(before, result.count.worker)
-        workers[place] = replace(workers[place], is_open=result.count.witness is not None)
-    if isinstance(event, ev.CauseKnown) and not event.counts and result.use is Use.USED:
+        workers[place] = workers[place]._replace(is_open=result.count.witness is not None)
+    if is_cause:
+        assert isinstance(event, ev.CauseKnown)
         spent -= 1
         if event.attempt == before.attempt:
             place = _place(before, event.worker)
-            workers[place] = replace(workers[place], is_open=False)
+            workers[place] = workers[place]._replace(is_open=False)
         else:
             open_before -= 1
     if after.attempt > before.attempt:
         counted = False
         open_before += any(worker.is_open for worker in workers)
-        workers = [replace(worker, finish_taken=False, is_open=False) for worker in workers]
+        workers = [WorkerRecord(worker.order) for worker in workers]
     if after.run > before.run:
         counted, open_before = False, 0  # the counters of the run before stand
         spent = min(spent, after.max_retry) if before.phase is Phase.STOPPED else 0
@@ -165,8 +172,12 @@ def judge_step(judgement: Judgement, record: Record, before: JobState, event: ev
         is_resume = isinstance(event, ev.Resumed) and after.run == before.run + 1
         if not is_resume or after.phase is not Phase.PENDING:
             return "terminal_stays"
-    sequences = [order.sequence for order in result.orders]
-    if after.sequence != before.sequence + len(sequences) or sequences != sorted(set(sequences)):
+    sequence = before.sequence
+    for order in result.orders:
+        if order.sequence <= sequence:
+            return "sequence_monotonic"
+        sequence = order.sequence
+    if after.sequence != before.sequence + len(result.orders):
         return "sequence_monotonic"
     if broken := _judge_message(record, before, event, result):
         return broken
@@ -213,11 +224,11 @@ def _judge_message(record: Record, before: JobState, event: ev.Event, result: St
 def _judge_count(record: Record, before: JobState, event: ev.Event, result: Step) -> str:
     after = result.state
     if result.count is None:
-        if any(
-            now.retries > then.retries and after.attempt == before.attempt and after.run == before.run
-            for then, now in zip(before.workers, after.workers, strict=True)
-        ):
-            return "counted_once"
+        if after is before or after.attempt != before.attempt or after.run != before.run:
+            return ""
+        for then, now in zip(before.workers, after.workers, strict=True):
+            if now.retries > then.retries:
+                return "counted_once"
         return ""
     if record.counted or _is_late(before, event) or result.count.attempt != before.attempt:
         return "counted_once"
@@ -244,8 +255,30 @@ def _judge_budget(record: Record, before: JobState, event: ev.Event, result: Ste
     return ""
 
 
+def is_judged_alike(before: JobState, event: ev.Event, result: Step) -> bool:
+    """Whether the judgement of a step, and the record after it, are the same for every record before it.
+
+    So it is where nothing happens, but for what is owed to a Finish and to a cause that is told.
+    """
+    if result.state is not before or result.orders or result.count is not None:
+        return False
+    return not _is_finish(event) and not isinstance(event, ev.CauseKnown)
+
+
 def judge_state(judgement: Judgement, record: Record, state: JobState) -> str:
     """The first property of a state that does not hold, "" when all do."""
+    return judge_job(judgement, state) or judge_kept(judgement, record, state)
+
+
+def judge_kept(judgement: Judgement, record: Record, state: JobState) -> str:
+    """The first property of a state that does not hold against the record."""
+    if not judgement.knows_spent or state.phase is Phase.FAILED:
+        return ""
+    return "" if state.recover_count == min(record.spent, state.max_retry + 1) else "count_kept"
+
+
+def judge_job(judgement: Judgement, state: JobState) -> str:
+    """The first property of a state that does not hold whatever the record says."""
     behind = judgement.behind.get(state.phase)
     is_over = state.phase in TERMINAL_PHASES
     if behind is None and not is_over:
@@ -264,10 +297,6 @@ def judge_state(judgement: Judgement, record: Record, state: JobState) -> str:
         is_working = worker.is_present and not worker.finished
         if behind is not None and is_working and worker.inner_phase not in behind:
             return "consistency"
-    if not judgement.knows_spent:
-        return ""
-    if state.phase is not Phase.FAILED and state.recover_count != min(record.spent, state.max_retry + 1):
-        return "count_kept"
     return ""
 
 
@@ -275,7 +304,9 @@ def judge_state(judgement: Judgement, record: Record, state: JobState) -> str:
 
 
 def _place(state: JobState, key: WorkerKey) -> int:
-    return next(place for place, worker in enumerate(state.workers) if worker.key == key)
+    place = place_of(state.workers, key)
+    assert place is not None, f"the job has no {key}"
+    return place
 
 
 def _is_finish(event: ev.Event) -> bool:

@@ -14,7 +14,7 @@ from recovery import phase_events as ev
 from recovery import phase_moves as do
 from recovery.explore import actions, holds, requests, wakeups
 from recovery.explore.jobs import ALLOWED_BEHIND, SOUND, Judgement
-from recovery.lifecycle import ActionState
+from recovery.lifecycle import ActionState, RequestState
 from recovery.phase_state import (
     LIVE_PHASES,
     TERMINAL_PHASES,
@@ -155,6 +155,11 @@ def _one_number_lower(state: JobState, event: ev.Event, effect: do.Effect) -> do
     return replace(effect, state=replace(effect.state, sequence=state.sequence))
 
 
+def _noted_too_high(state: JobState, event: Any, effect: do.Effect) -> do.Effect:
+    after = effect.state
+    return replace(effect, state=update(after, event.worker, last_sequence=after.sequence + 1))
+
+
 def _checked_again(state: JobState, event: Any, effect: do.Effect) -> do.Effect:
     """A replaced one that passed is told to check its machine once more."""
     if state.phase is not Phase.RESTARTING:
@@ -199,6 +204,12 @@ _OF_JOBS = (
     Mutant(
         "inner-phases-without-terminal", "the tester's set of inner phases lacks the terminal ones", _JOBS,
         frozenset({"valid_inner_phase"}), judgement=Judgement(inner_phases=LIVE_PHASES),
+    ),
+    Mutant(
+        "troubleshooting-unknown", "the tester does not know a phase that the job may be in", _JOBS,
+        frozenset({"valid_phase"}),
+        judgement=Judgement(behind={phase: allowed for phase, allowed in ALLOWED_BEHIND.items()
+                                    if phase is not Phase.TROUBLESHOOTING}),
     ),
     Mutant(
         "consistency-too-strict", "the tester allows nobody to be behind while a job restarts", _JOBS,
@@ -289,6 +300,11 @@ _OF_JOBS = (
         table=_changed(("message.error",), lambda row: _effect(row, _one_number_lower)),
     ),
     Mutant(
+        "number-noted-too-high", "a worker that enrolls is noted with the number that the next order set will have",
+        _JOBS, frozenset({"worker_sequence_bound"}),
+        table=_changed(("enrol.first",), lambda row: _effect(row, _noted_too_high)),
+    ),
+    Mutant(
         "future-believed", "a message of an order set that was never given is taken", _PROCESSES,
         frozenset({"future_refused"}), table=_without("message.future"),
     ),
@@ -349,6 +365,22 @@ _OF_SMALL_MODELS = (
         frozenset({"close_waits"}), rules=actions.Rules(may_close=lambda row: True),
     ),
     Mutant(
+        "back-to-planned", "what was not seen by its deadline is planned anew", ("actions",),
+        frozenset({"table"}), rules=actions.Rules(after_deadline=lambda rule: ActionState.PLANNED),
+    ),
+    Mutant(
+        "lapsed-not-found", "nobody looks for actions whose executor has died", ("actions",),
+        frozenset({"ends"}), rules=actions.Rules(finds_lapsed=False),
+    ),
+    Mutant(
+        "lock-passed-over", "a worker decides a subject that another holds", ("wakeups",),
+        frozenset({"one_writer"}), rules=wakeups.Rules(locks=False),
+    ),
+    Mutant(
+        "read-before-lock", "what is undecided is read before the subject is locked", ("wakeups",),
+        frozenset({"decided_once"}), rules=wakeups.Rules(reads_under_lock=False),
+    ),
+    Mutant(
         "no-second-look", "the holder leaves after its commit without looking once more", ("wakeups",),
         frozenset({"no_wake_lost"}), rules=wakeups.Rules(looks_again=False),
     ),
@@ -379,6 +411,15 @@ _OF_SMALL_MODELS = (
     Mutant(
         "no-recheck", "it is carried out without looking whether it is still so", ("requests",),
         frozenset({"rechecked"}), rules=requests.Rules(rechecks=False),
+    ),
+    Mutant(
+        "denied-by-change", "evidence that changes denies what was approved", ("requests",),
+        frozenset({"table"}),
+        rules=requests.Rules(after_change=lambda case: case._replace(state=RequestState.DENIED)),
+    ),
+    Mutant(
+        "time-not-noted", "nobody notes that the time of a request is over", ("requests",),
+        frozenset({"ends"}), rules=requests.Rules(has_tick=False),
     ),
     Mutant(
         "guard-read-first", "the limit is compared before the counter is locked", ("holds",),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
+from typing import NamedTuple
 
 from recovery import phase_events as ev
 from recovery.explore.encoding import Codec
@@ -20,13 +21,16 @@ from recovery.explore.jobs import (
     Record,
     WorkerRecord,
     describe,
-    judge_state,
+    is_judged_alike,
+    judge_job,
+    judge_kept,
     judge_step,
     remember,
     words_of,
     workers_in_words,
 )
 from recovery.phase_moves import OrderKind
+from recovery.phase_state import place_of
 from recovery.phases import (
     TERMINAL_PHASES,
     JobState,
@@ -54,6 +58,8 @@ JOB_EVENTS: tuple[ev.Event, ...] = (
     ev.ControllerEnded(succeeded=True),
     ev.ControllerEnded(succeeded=False),
 )
+#: The place of what happens to the job as a whole.
+NO_PLACE = -1
 SETTLED = TERMINAL_PHASES | {Phase.RUN_COMMAND}
 
 
@@ -99,6 +105,25 @@ def worker_events(key: WorkerKey, last: int, attempt: int) -> tuple[ev.Event, ..
     return tuple(events)
 
 
+class _Answer(NamedTuple):
+    """What production answers to an event in a job. ``broken``: a property of the job after it that does not hold."""
+
+    event: ev.Event
+    result: Step
+    job_part: int
+    broken: str
+
+
+class _Answers(NamedTuple):
+    """What production answers to all events at one place of a job, whatever the record says.
+
+    ``alike``: events that change nothing, with the property that is broken by that, for all records.
+    """
+
+    alike: tuple[tuple[ev.Event, str], ...]
+    by_record: tuple[_Answer, ...]
+
+
 class Processes:
     """The model. ``step`` is production's unless a mutant is walked."""
 
@@ -122,6 +147,7 @@ class Processes:
         self.step = step
         self.judgement = judgement
         self.rows: set[str] = set()  # of the table, that a walk has met
+        self._answers: dict[tuple[int, int], _Answers] = {}  # by the job's part of a state, and place
         self.codec = Codec(self.keys, max_retry, renumber, keeps_open=late_causes, blank=None, exact=exact)
 
     @property
@@ -145,36 +171,72 @@ class Processes:
 
     def moves(self, state: int, *, reduced: bool) -> Iterable[Move[int]]:
         """Every event; ``reduced``: of workers that are alike only the first one's."""
-        job, record, _ = self.codec.unpack(state)
-        for event in self._events(state, job, record, reduced):
-            result = self.step(job, event)
-            if result.row not in self.rows or result.moves:
-                self.rows.update((result.row, *(move.row for move in result.moves)))
-            broken = judge_step(self.judgement, record, job, event, result)
-            if result.state is job and result.count is None and not result.orders:
+        codec = self.codec
+        job, record, job_part = codec.job(state), codec.record(state), codec.job_part(state)
+        places = codec.places(state)
+        for place in (*range(len(places)), NO_PLACE):
+            if reduced and place != NO_PLACE and places.index(places[place]) < place:
+                continue
+            answers = self._answers.get((job_part, place))
+            if answers is None:
+                answers = self._answers[job_part, place] = self._answered(job, record, place)
+            for event, broken in answers.alike:
                 yield Move(event, state, broken)
-                continue
-            after = remember(record, job, event, result)
-            yield Move(
-                event,
-                self.codec.pack(result.state, after),
-                broken or judge_state(self.judgement, after, result.state),
-                is_at_rest(job, record, event),
-            )
+            for answer in answers.by_record:
+                yield self._judged(job, record, answer)
+        for event in self._causes(record, job):
+            yield self._judged(job, record, self._answer(event, self._step(job, event)))
 
-    def _events(self, state: int, job: JobState, record: Record, reduced: bool) -> Iterator[ev.Event]:
-        _, ids = self.codec.parts(state)
-        for place, worker in enumerate(job.workers):
-            if reduced and ids.index(ids[place]) < place:
-                continue
-            yield from worker_events(worker.key, worker.last_sequence, job.attempt_sequence)
-            if self.late_causes and record.workers[place].is_open:
-                yield ev.CauseKnown(worker.key, job.attempt, counts=False)
-        yield from JOB_EVENTS
+    def _answered(self, job: JobState, record: Record, place: int) -> _Answers:
+        """What production answers in a job to all that can happen at a place, or to the job itself."""
+        if place == NO_PLACE:
+            events = JOB_EVENTS
+        else:
+            worker = job.workers[place]
+            events = worker_events(worker.key, worker.last_sequence, job.attempt_sequence)
+        alike, by_record = [], []
+        for event in events:
+            result = self._step(job, event)
+            if is_judged_alike(job, event, result):
+                alike.append((event, judge_step(self.judgement, record, job, event, result)))
+            else:
+                by_record.append(self._answer(event, result))
+        return _Answers(tuple(alike), tuple(by_record))
+
+    def _step(self, job: JobState, event: ev.Event) -> Step:
+        """Production's answer, without the words: what nobody reads is not kept."""
+        result = self.step(job, event)
+        self.rows.add(result.row)
+        if result.moves:
+            self.rows.update([move.row for move in result.moves])
+        return Step(result.state, result.orders, result.count, result.use, row="", reason="")
+
+    def _answer(self, event: ev.Event, result: Step) -> _Answer:
+        after = result.state
+        return _Answer(event, result, self.codec.pack_job(after), judge_job(self.judgement, after))
+
+    def _judged(self, job: JobState, record: Record, answer: _Answer) -> Move[int]:
+        event, result = answer.event, answer.result
+        after = remember(record, job, event, result)
+        return Move(
+            event,
+            answer.job_part | self.codec.pack_record(after, is_over=result.state.is_terminal),
+            judge_step(self.judgement, record, job, event, result)
+            or answer.broken
+            or judge_kept(self.judgement, after, result.state),
+            is_at_rest(job, record, event),
+        )
+
+    def _causes(self, record: Record, job: JobState) -> Iterator[ev.Event]:
+        """Causes that may be told; the record knows what is open."""
         if job.cause_open:
             yield ev.CauseKnown(self.keys[0], job.attempt, counts=True)
-        if self.late_causes and record.open_before:
-            yield ev.CauseKnown(self.keys[0], job.attempt - 1, counts=False)
+        if self.late_causes:
+            for known, key in zip(record.workers, self.keys, strict=True):
+                if known.is_open:
+                    yield ev.CauseKnown(key, job.attempt, counts=False)
+            if record.open_before:
+                yield ev.CauseKnown(self.keys[0], job.attempt - 1, counts=False)
 
     def broken(self, state: int) -> str:
         """States are judged with the step that leads to them, before their numbers are made small."""
@@ -186,7 +248,7 @@ class Processes:
 
     def is_settled(self, state: int) -> bool:
         """Whether the job trains or its run is over."""
-        return self.codec.unpack(state)[0].phase in SETTLED
+        return self.codec.phase(state) in SETTLED
 
     def canonical(self, state: int) -> int:
         """Workers in one order."""
@@ -203,8 +265,7 @@ class Processes:
 
     def row(self, state: int) -> Mapping[str, str]:
         """The job and its workers."""
-        job, record, _ = self.codec.unpack(state)
-        return describe(job, record)
+        return describe(self.codec.job(state), self.codec.record(state))
 
 
 def is_at_rest(job: JobState, record: Record, event: ev.Event) -> bool:
@@ -226,8 +287,8 @@ def is_at_rest(job: JobState, record: Record, event: ev.Event) -> bool:
             worker = job.worker(event.worker)
             return worker is not None and not worker.enrolled and (has_left or not worker.departed)
         case ev.IncarnationEnded(cause=EndCause.CRASHED, in_attempt=True, by_desk=False, is_current=True):
-            place = next(n for n, worker in enumerate(job.workers) if worker.key == event.worker)
-            return record.workers[place].order is OrderKind.EXIT
+            place = place_of(job.workers, event.worker)
+            return place is not None and record.workers[place].order is OrderKind.EXIT
         case ev.Message(type=MessageType.ACK, phase=MessagePhase.BOOTCHECK, passed=True):
             return True
     return False

@@ -45,6 +45,7 @@ class Rules:
         state=R.PENDING, yeses=frozenset(), is_late=False
     )
     rechecks: bool = True
+    has_tick: bool = True
 
 
 class Requests(SmallModel[Case]):
@@ -126,7 +127,7 @@ class Requests(SmallModel[Case]):
             return
         if not state.is_late:
             yield Move("its time passes", state._replace(is_late=True), at_rest=True)
-        else:
+        elif self.rules.has_tick:
             to = R.EXPIRED if state.state is R.PENDING else R.LAPSED
             yield self._to(state, to, f"the tick notes that its time is over: {to}", rests=True)
 

@@ -38,13 +38,17 @@ class Loop(StrEnum):
     LOOKS = "looks once more"
 
 
+#: Where a worker has the subject's row locked.
+HOLDING = frozenset({Loop.HOLDS, Loop.DECIDED, Loop.LOOKED, Loop.SAW_MORE})
+
+
 class Desk(NamedTuple):
-    """``taken``: reports that the present holder's decision has read; ``decided``: committed decisions'."""
+    """``taken``: for each worker the reports that it has read to decide them; ``decided``: committed decisions'."""
 
     reports: tuple[Report, ...]
     workers: tuple[Loop, ...]
+    taken: tuple[frozenset[int], ...]
     wakes: int = 0
-    taken: frozenset[int] = frozenset()
     decided: frozenset[int] = frozenset()
 
 
@@ -54,12 +58,15 @@ class Rules:
 
     ``looks_again``: after its commit, without the lock. ``looks_before_commit``: while it still holds it.
     ``insert_hides``: an open insert's KEY SHARE on the subject's row makes it look held (FOR UPDATE).
+    ``locks``: whether a held subject is left alone. ``reads_under_lock``: what is undecided, not before it.
     """
 
     looks_again: bool = True
     looks_before_commit: bool = False
     insert_hides: bool = False
     has_tick: bool = True
+    locks: bool = True
+    reads_under_lock: bool = True
 
 
 class Wakeups(SmallModel[Desk]):
@@ -89,7 +96,8 @@ class Wakeups(SmallModel[Desk]):
 
     def start(self) -> Desk:
         """Nothing has happened."""
-        return Desk((Report.NONE,) * self.reports, (Loop.IDLE,) * self.workers)
+        nothing: frozenset[int] = frozenset()
+        return Desk((Report.NONE,) * self.reports, (Loop.IDLE,) * self.workers, (nothing,) * self.workers)
 
     def is_settled(self, state: Desk) -> bool:
         """Whether all that was committed is decided."""
@@ -131,49 +139,55 @@ class Wakeups(SmallModel[Desk]):
     def _of_worker(self, state: Desk, place: int, at: Loop) -> Iterator[Move[Desk]]:
         name = f"worker {place}"
 
-        def with_(to: Loop, **fields: Any) -> Desk:
-            return state._replace(workers=(*state.workers[:place], to, *state.workers[place + 1 :]), **fields)
+        taken = state.taken[place]
 
-        holding = {Loop.HOLDS, Loop.DECIDED, Loop.LOOKED, Loop.SAW_MORE}
-        is_held = any(other in holding for n, other in enumerate(state.workers) if n != place)
+        def with_(to: Loop, read: frozenset[int] = frozenset(), **fields: Any) -> Desk:
+            return state._replace(
+                workers=(*state.workers[:place], to, *state.workers[place + 1 :]),
+                taken=(*state.taken[:place], read, *state.taken[place + 1 :]),
+                **fields,
+            )
+
+        def tries(**fields: Any) -> Desk:
+            early = frozenset[int]() if self.rules.reads_under_lock else self._undecided(state)
+            return with_(Loop.TRIES, early, **fields)
+
+        others = [other for n, other in enumerate(state.workers) if n != place]
+        is_held = any(other in HOLDING for other in others)
         is_hidden = self.rules.insert_hides and Report.WRITTEN in state.reports
         match at:
             case Loop.IDLE:
                 if state.wakes:
-                    woken = with_(Loop.TRIES, wakes=state.wakes - 1)
+                    woken = tries(wakes=state.wakes - 1)
                     yield Move(f"{name} takes a wake-up", woken, at_rest=True, by=name)
                 return
-            case Loop.TRIES if is_held or is_hidden:
+            case Loop.TRIES if (is_held and self.rules.locks) or is_hidden:
                 yield Move(
                     f"{name} finds the subject held and leaves", with_(Loop.IDLE), at_rest=True, by=name
                 )
             case Loop.TRIES:
                 broken = "one_writer" if is_held else ""
-                yield Move(f"{name} locks the subject", with_(Loop.HOLDS), broken, at_rest=True, by=name)
+                held = with_(Loop.HOLDS, taken)
+                yield Move(f"{name} locks the subject", held, broken, at_rest=True, by=name)
             case Loop.HOLDS:
-                taken = self._undecided(state)
-                broken = "decided_once" if taken & state.decided else ""
-                yield Move(
-                    f"{name} reads {len(taken)} reports and decides",
-                    with_(Loop.DECIDED, taken=taken),
-                    broken,
-                    at_rest=True,
-                    by=name,
-                )
+                read = self._undecided(state) if self.rules.reads_under_lock else taken
+                decided = with_(Loop.DECIDED, read)
+                yield Move(f"{name} decides {len(read)} reports", decided, at_rest=True, by=name)
             case Loop.DECIDED if self.rules.looks_before_commit:
-                after = Loop.SAW_MORE if self._undecided(state) - state.taken else Loop.LOOKED
-                yield Move(f"{name} looks once more, too early", with_(after), at_rest=True, by=name)
+                after = Loop.SAW_MORE if self._undecided(state) - taken else Loop.LOOKED
+                yield Move(f"{name} looks once more, too early", with_(after, taken), at_rest=True, by=name)
             case Loop.DECIDED | Loop.LOOKED | Loop.SAW_MORE:
                 after = Loop.LOOKS if at is Loop.DECIDED and self.rules.looks_again else Loop.IDLE
                 after = Loop.TRIES if at is Loop.SAW_MORE else after
-                committed = with_(after, taken=frozenset(), decided=state.decided | state.taken)
-                yield Move(f"{name} commits, its lock is gone", committed, at_rest=True, by=name)
+                broken = "decided_once" if taken & state.decided else ""
+                committed = with_(after, decided=state.decided | taken)
+                yield Move(f"{name} commits, its lock is gone", committed, broken, at_rest=True, by=name)
             case Loop.LOOKS:
-                to = Loop.TRIES if self._undecided(state) else Loop.IDLE
-                yield Move(f"{name} looks once more: {to}", with_(to), at_rest=True, by=name)
+                again = tries() if self._undecided(state) else with_(Loop.IDLE)
+                label = f"{name} looks once more: {again.workers[place]}"
+                yield Move(label, again, at_rest=True, by=name)
         if self.faults:
-            lost: dict[str, Any] = {"taken": frozenset()} if at in holding else {}
-            yield Move(f"{name} dies, its transaction is undone", with_(Loop.IDLE, **lost))
+            yield Move(f"{name} dies, its transaction is undone", with_(Loop.IDLE))
 
     def row(self, state: Desk) -> Mapping[str, str]:
         """Reports, workers, queue."""

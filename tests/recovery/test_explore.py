@@ -12,13 +12,14 @@ from typing import Any
 import pytest
 from django.core.management import CommandError, call_command
 
+from recovery import phase_events as ev
 from recovery.explore import report
 from recovery.explore.catalog import SEED_STATES, SMALL, TITLES, full, model, models
 from recovery.explore.channels import Channels
 from recovery.explore.engine import Walk, walk
-from recovery.explore.jobs import LIVENESS
+from recovery.explore.jobs import LIVENESS, judge_state, judge_step, remember
 from recovery.explore.mutants import MUTANTS, Mutant
-from recovery.explore.processes import Processes
+from recovery.explore.processes import Processes, is_at_rest
 from recovery.phases import TABLE, JobState, WorkerState, renumber, step_over
 from tests.recovery.explored import SETTINGS, walked
 
@@ -148,9 +149,43 @@ def test_states_are_packed_without_loss() -> None:
         "last_sequence", "handled", "last_failure_reason",
     }  # fmt: skip
     for state in seen:
-        job, record, extras = made.codec.unpack(state)
-        assert made.codec.pack(job, record, extras) == state
+        job = made.codec.job(state)
+        assert made.codec.pack(job, made.codec.record(state), made.codec.extras(state)) == state
         assert renumber(job) == job
+
+
+@pytest.mark.parametrize(
+    ("workers", "layers", "fault"),
+    [(1, 13, ""), (1, 13, "late-cause-ignored"), (2, 6, ""), (2, 6, "must-exit-ignored")],
+)
+def test_what_is_kept_of_a_job_for_all_its_records_changes_no_move(
+    workers: int, layers: int, fault: str
+) -> None:
+    """The model asks production once for each job and event; here it is asked anew for each record, too."""
+    setting = {"workers": workers, "max_retry": 2}
+    made = model("processes", setting, MUTANTS[fault] if fault else None)
+    assert isinstance(made, Processes)
+    seen = layer = {made.start()}
+    for _ in range(layers):
+        following = {move.state for state in layer for move in made.moves(state, reduced=True)}
+        layer = {made.canonical(state) for state in following} - seen
+        seen = seen | layer
+    assert len({made.codec.job_part(state) for state in seen}) < len(seen), (
+        "jobs are met with several records"
+    )
+    for state in seen:
+        job, record = made.codec.job(state), made.codec.record(state)
+        for move in made.moves(state, reduced=False):
+            assert isinstance(move.label, ev.Event)
+            result = made.step(job, move.label)
+            after = remember(record, job, move.label, result)
+            assert move.state == made.codec.pack(result.state, after)
+            assert move.broken == (
+                judge_step(made.judgement, record, job, move.label, result)
+                or judge_state(made.judgement, after, result.state)
+            )
+            if move.state != state:
+                assert move.at_rest is is_at_rest(job, record, move.label)
 
 
 def test_trace_is_a_table_of_what_happened() -> None:
