@@ -27,6 +27,8 @@ ASSUMED_HANG_CHANCE = 0.5
 #: A suspicion counts as confirmed after so many times its own allowance.
 CONFIRM_AFTER_ALLOWANCES = 2.0
 NEWEST_STARTS = 5
+#: A checkpoint that far away is none that a job waits for: the steps that were told make no sense.
+FARTHEST_CHECKPOINT_SECONDS = 365 * 86_400.0
 
 
 def step_seconds(attempt: AttemptView | None, lives: Iterable[IncarnationView]) -> Figure | None:
@@ -174,6 +176,9 @@ def price_slow_machine(
     left = steps_to_checkpoint(reached, (point.step for point in committed))
     if left is None:
         return None, "when the next checkpoint comes is not known before two are committed"
+    to_checkpoint = Figure(left.value * step.value, weakest(left.basis, step.basis), left.source)
+    if to_checkpoint.value > FARTHEST_CHECKPOINT_SECONDS:
+        return None, "the next checkpoint would come in more than a year, by those that were told"
     newest = max(committed, key=lambda point: (point.step, point.at))
     lost = steps_lost(reached, newest)
     share = min(1.0, max(0.0, slowdown.value))
@@ -183,7 +188,7 @@ def price_slow_machine(
         gpus=gpus,
         slowdown_share=slowdown,
         since_checkpoint_seconds=again,
-        to_checkpoint_seconds=Figure(left.value * step.value, weakest(left.basis, step.basis), left.source),
+        to_checkpoint_seconds=to_checkpoint,
         restart_seconds=assumed(start.value + ASSUMED_CONTAINER_SECONDS, "start, and a new container"),
         seen=seen,
         looked=looked,

@@ -124,16 +124,16 @@ def price_loss(
     size = terms.workers_per_slice
     if workers < size or workers % size:
         return None, f"{workers} workers are no whole number of slices of {size}"
-    if gpus <= 0:
+    slices = workers // size
+    if gpus < slices:
         return None, "how many GPUs the job holds is not known"
     if stake is None or step is None:
         return None, "the job's steps are not known"
     indexes = [worker.index for worker in lost]
-    slices = workers // size
     loss = ElasticLoss(
         replicas=slices,
         gpus_per_replica=gpus // slices,
-        lost=len({index // size for index in indexes}),
+        lost=min(slices, len({index // size for index in indexes})),
         replacement_seconds=replacement,
         since_checkpoint_seconds=Figure(
             stake.value * step.value, weakest(stake.basis, step.basis), stake.source
@@ -163,7 +163,7 @@ def look_at_elastic(draft: Draft) -> None:
     lost = lost_workers(job)
     if not lost or draft.attempt is None:
         return
-    waited = (draft.now - (draft.attempt.ended_at or draft.now)).total_seconds()
+    waited = max(0.0, (draft.now - (draft.attempt.ended_at or draft.now)).total_seconds())
     wait = Wait.CONTAINER
     if job.reason.startswith(WAITING_FOR_CAPACITY):
         wait = Wait.LONG if waited >= draft.policy.capacity_deadline_seconds else Wait.CAPACITY

@@ -138,6 +138,7 @@ def test_what_cannot_be_had_is_priced_too_and_says_why(
     ("terms", "gpus", "missing"),
     [
         pytest.param(TERMS, 0, "how many GPUs the job holds is not known", id="GPUs"),
+        pytest.param(TERMS, 2, "how many GPUs the job holds is not known", id="fewer GPUs than slices"),
         pytest.param(replace(TERMS, workers_per_slice=2), 48, "no whole number of slices of 2", id="slices"),
     ],
 )

@@ -7,18 +7,20 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from recovery.comparisons import NEEDED, from_stored, to_stored
 from recovery.decide import decide
 from recovery.lifecycle import ActionKind, IncidentState, Resolution
-from recovery.records import CheckpointView, Decision, Mode
+from recovery.records import CheckpointView, Decision, ElasticTerms, Mode
 from recovery.serialize import (
     decision_from_plain,
     inbox_from_plain,
     state_from_plain,
     to_plain,
 )
-from recovery.signals import Signal, SignalKind, Source, Use
+from recovery.signals import EndCause, Signal, SignalKind, Source, Use
 from tests.recovery.desk import START, Desk, committed
 
 NODE = "gpu-r01-02"  # worker 1 runs there
@@ -128,12 +130,19 @@ def one_checkpoint(desk: Desk) -> None:
     desk.state = replace(desk.state, checkpoints=(committed(3_300), dangling))
 
 
+def absurd_checkpoint(desk: Desk) -> None:
+    desk.state = replace(desk.state, checkpoints=(committed(2**62), committed(3_300)))
+
+
 @pytest.mark.parametrize(
     ("break_it", "name", "says"),
     [
         pytest.param(no_gpus, "step_time_ratio", "how many GPUs", id="GPUs"),
         pytest.param(no_steps, "step_time_ratio", "the job's steps are not known", id="steps"),
         pytest.param(one_checkpoint, "step_time_ratio", "before two are committed", id="one checkpoint"),
+        pytest.param(
+            absurd_checkpoint, "step_time_ratio", "in more than a year", id="a step out of all reason"
+        ),
         pytest.param(
             lambda _: None, "sm_clock_ratio_to_median", "not told: that takes its step time", id="a clock"
         ),
@@ -314,6 +323,45 @@ def test_what_a_person_has_resolved_is_not_opened_again_by_the_next_comparison()
     assert desk.incident.resolution is Resolution.BY_PERSON
     slow_times(desk, 1)
     assert desk.incident.state is IncidentState.RESOLVED
+
+
+EVENTS = st.one_of(
+    st.tuples(
+        st.sampled_from(["step_time_ratio", "tflops_ratio_to_baseline", "gpu_temp_c"]),
+        st.floats(allow_nan=True, allow_infinity=True) | st.floats(0, 3),
+        st.sampled_from(["", "gpu-r01-01", NODE, "gpu-r01-03"]),
+    ),
+    st.sampled_from(["kill", "lose", "no place", "resolve"]),
+    st.floats(1, 3_000),
+)
+
+
+@given(st.lists(EVENTS, max_size=12), st.integers(0, 200))
+@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+def test_whatever_is_compared_and_lost_is_decided_and_decided_alike_again(
+    events: list[Any], gpus: int
+) -> None:
+    desk = training(gpus=gpus)
+    desk.state = replace(desk.state, elastic=ElasticTerms(workers_per_slice=1 + gpus % 2, head=gpus % 4))
+    for event in events:
+        match event:
+            case (name, value, node):
+                data = {"name": name, "value": value, "node": node}
+                desk.signal(SignalKind.METRIC, Source.PROMETHEUS, data)
+            case "kill":
+                desk.kill(0)
+            case "lose":
+                desk.end_pod(1, EndCause.NODE_LOST)
+            case "no place":
+                desk.signal(SignalKind.POD_WAITING, Source.WATCH, {"message": "none is free"})
+            case "resolve":
+                desk.signal(SignalKind.PERSON_RESOLVE, Source.PERSON, {"by": "mei"})
+            case _:
+                desk.wait(event)
+        desk.decide()
+    for seen in desk.log:
+        state = state_from_plain(to_plain(seen.state))
+        assert to_plain(decide(state, seen.inbox, seen.now, desk.policy)) == to_plain(seen.decision)
 
 
 def test_decisions_about_a_slow_machine_are_stored_and_made_again_alike() -> None:
