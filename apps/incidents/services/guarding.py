@@ -214,7 +214,7 @@ def _reserve(cluster: Cluster, want: Want, row: GuardedMachine | None, now: date
 def _take(
     cluster: Cluster, want: Want, groups: Mapping[str, str], counted: Sequence[str], now: datetime
 ) -> Refusal | None:
-    values = [
+    values: list[Any] = [
         cluster.pk, str(want.kind), list(counted), list(groups), list(groups.values()), now.timestamp(),
         want.holder[:200],
     ]  # fmt: skip
