@@ -56,6 +56,7 @@ EVENT_KINDS: Mapping[str, str] = {
     "barrier_expired": "not every agent came in time",
     "world_running": "every pod runs",
     "stop_asked": "somebody asked for Stopped",
+    "restart_asked": "a person asked that all workers start again in place",
     "job_known": "the job was seen first",
     "job_suspended": "the job was suspended",
     "job_resumed": "the job was resumed",
@@ -336,8 +337,12 @@ def _spans(events: Sequence[Event], failure: Event, end: datetime) -> dict[str, 
                 later, {"action_sent", "action_superseded", "action_cancelled", "action_failed"}, end
             )
             spans["wait"].append((event.at, over))
-            stopped = [each.at for each in events[:n] if each.kind == "worker_stopped"]
-            spans["decide"].append((max(stopped, default=event.at), event.at))
+            # What a person had to say first is no deciding of ours.
+            before = [each.at for each in events[:n] if each.kind in {"worker_stopped", "restart_asked"}]
+            spans["decide"].append((max(before, default=event.at), event.at))
+        elif event.kind == "restart_asked":
+            asked = [each.at for each in events[:n] if each.data.get("state") == "needs_person"]
+            spans["wait"].append((max(asked, default=event.at), event.at))
         elif event.kind in {"restored", "rebuilt"}:
             name = "restore" if event.kind == "restored" else "rebuild"
             seconds = _number(event.data.get("seconds"))

@@ -269,6 +269,7 @@ _LOOKS: dict[str, tuple[str, str]] = {
     "worker_finished": ("check", "good"),
     "incident_resolved": ("check", "good"),
     "stop_asked": ("square", "held"),
+    "restart_asked": ("play", "held"),
     "incident_opened": ("triangle", "critical"),
     "action_sent": ("bolt", "busy"),
     "action_ready": ("bolt", "busy"),

@@ -176,16 +176,14 @@ class RestartOffer:
 
 
 def restart_offer(incident: Incident, actions: Sequence[Action]) -> RestartOffer | None:
-    """What to offer to whom an incident waits for; None where it waits for nobody, or an action waits by itself.
+    """What to offer to the person whom an incident waits for; None where the desk goes on by itself.
 
     Args:
         incident: With its job and the job's cluster.
         actions: All its actions.
     """
     job = incident.job
-    is_for_person = incident.state == IncidentState.NEEDS_PERSON
-    is_held_back = incident.state == IncidentState.WAITING and incident.waiting_for == WaitingFor.GUARD
-    if job is None or not (is_for_person or is_held_back):
+    if job is None or incident.state != IncidentState.NEEDS_PERSON:
         return None
     remedies = [
         action
@@ -201,8 +199,7 @@ def restart_offer(incident: Incident, actions: Sequence[Action]) -> RestartOffer
         Standing(
             phase=Phase(job.phase),
             attempt=job.attempt,
-            incident=IncidentState(incident.state),
-            waiting_for=WaitingFor(incident.waiting_for) if incident.waiting_for else None,
+            incident=IncidentState.NEEDS_PERSON,
             observed_because=_observed_because(job),
             begun=in_words(ActionKind(begun[0].kind)) if begun else "",
             is_stop_wanted=ActionKind.STOP_JOB in waiting,

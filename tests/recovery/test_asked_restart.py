@@ -14,6 +14,7 @@ from recovery.lifecycle import ActionKind, ActionState, IncidentState, WaitingFo
 from recovery.phases import Phase
 from recovery.records import GuardRefusal
 from recovery.signals import EndCause, Signal, SignalKind, Source, Use
+from recovery.timeline import from_entries, stages
 from tests.recovery.desk import Desk
 
 RESTART, STOP, ASK = ActionKind.RESTART_PROCESS, ActionKind.STOP_JOB, ActionKind.ASK_PERSON
@@ -69,6 +70,18 @@ def test_all_start_again_and_nothing_is_counted() -> None:
     assert (desk.job.phase, desk.job.attempt) == (Phase.RUN_COMMAND, 2)
     assert (desk.retries, len(desk.counts)) == ("1:1:1", 1)
     assert desk.incident.state is IncidentState.WATCHING
+
+
+def test_time_until_a_person_speaks_is_waited_not_decided() -> None:
+    desk = standing_still()
+    desk.now += timedelta(seconds=600)
+    ask(desk)
+    desk.recover()
+    found = stages(from_entries(entry for seen in desk.log for entry in seen.decision.timeline))
+    assert found is not None
+    lengths = {stage.name: stage.seconds for stage in found.stages}
+    assert lengths["wait"] >= 600
+    assert lengths["decide"] < 1
 
 
 @pytest.mark.parametrize(
