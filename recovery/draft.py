@@ -60,6 +60,8 @@ _ACTORS = {
     Source.WATCH: "watch",
     Source.PERSON: "person",
     Source.DESK: "desk",
+    Source.ALERTMANAGER: "alertmanager",
+    Source.PROMETHEUS: "prometheus",
 }
 _SEVERITIES = list(Severity)  # highest first
 

@@ -380,7 +380,7 @@ class TimelineEntry:
     kind: str
     at: datetime  # when it happened (source time, corrected)
     text: str
-    actor_kind: str  # agent | watch | policy | person | desk | hook
+    actor_kind: str  # agent | watch | policy | person | desk | hook | alertmanager | prometheus
     actor: str = ""
     signal: int | None = None
     worker: WorkerKey | None = None

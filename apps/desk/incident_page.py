@@ -23,7 +23,7 @@ from recovery.lifecycle import OPEN_INCIDENT_STATES, ActionState, IncidentState
 TABS = ("overview", "attempts", "audit")
 SHOWS = ("all", "actions", "evidence", "people")
 LATE_SECONDS = 5.0  # an event known later than that says so
-_EVIDENCE_ACTORS = ("agent", "watch", "hook")
+_EVIDENCE_ACTORS = ("agent", "watch", "hook", "alertmanager", "prometheus")
 _PEOPLE = ("person", "token")  # a program acts for people
 
 

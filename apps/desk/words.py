@@ -153,6 +153,8 @@ ACTOR_WORDS: Mapping[str, str] = {
     "policy": "policy",
     "desk": "the desk",
     "hook": "scheduler hook",
+    "alertmanager": "Alertmanager",
+    "prometheus": "Prometheus",
     "token": "a program, by its token",
 }
 
