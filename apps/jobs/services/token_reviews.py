@@ -72,11 +72,12 @@ def ask_once(*, cluster: Cluster, token: str, claimed_pod_uid: str, now: datetim
         return _ask_first(cluster, token, sha256, claimed_pod_uid, now)
     if row.state != ReviewState.ASKED and row.expires_at > now:
         return row
+    # In the state that was read, or an answer that came meanwhile would be lost.
+    present = ReviewedToken.objects.filter(pk=row.pk, state=row.state)
     if row.state != ReviewState.ASKED:
         row.state, row.reason = ReviewState.ASKED, ""
     row.expires_at = now + timedelta(seconds=OPEN_SECONDS)
-    patience = timedelta(seconds=ASK_AGAIN_SECONDS)
-    asked = ReviewedToken.objects.filter(pk=row.pk, asked_at__lte=now - patience).update(
+    asked = present.filter(asked_at__lte=now - timedelta(seconds=ASK_AGAIN_SECONDS)).update(
         state=row.state, reason=row.reason, asked_at=now, expires_at=row.expires_at
     )
     if asked:  # of many that ask at once, one
@@ -114,7 +115,7 @@ def _tell(cluster: Cluster, sha256: str, token: str) -> None:
 
 
 def question_of(payload: str, *, cluster: Cluster) -> Question | None:
-    """The question in a notification, or None: it is another cluster's, answered by now, or too old.
+    """The question in a notification, or None: it is another cluster's, or answered by now.
 
     Raises NotSealedHere.
     """
