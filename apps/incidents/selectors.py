@@ -185,6 +185,8 @@ def restart_offer(incident: Incident, actions: Sequence[Action]) -> RestartOffer
     job = incident.job
     if job is None or incident.state != IncidentState.NEEDS_PERSON:
         return None
+    if "slow" in incident.verdict and job.phase == Phase.RUN_COMMAND:
+        return None  # it trains all the while, and a restart on the same machine would be as slow
     remedies = [
         action
         for action in actions

@@ -160,6 +160,9 @@ def test_what_a_restart_waits_for_is_said_instead_of_a_button(operator: Client, 
     response = operator.post(f"/incidents/{incident.pk}/restart/", {}, follow=True)
     assert "Not done: its workers run" in text_of(response)
     assert viewer.post(f"/incidents/{incident.pk}/restart/", {}).status_code == 403
+    Incident.objects.filter(pk=incident.pk).update(verdict={"slow": {"attempt": 1}})
+    text = text_of(operator.get(f"/incidents/{incident.pk}/"))
+    assert "restart in place" not in text.lower(), "it is slow and trains: nothing has to start"
 
 
 def test_stop_is_asked_for_and_told(operator: Client) -> None:
