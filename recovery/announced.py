@@ -41,7 +41,7 @@ _WORLD = re.compile(
 )
 _WAITS = re.compile(
     r"timed? ?out|deadline|barrier|rendezvous|waiting for|not (?:all )?(?:joined|ready|connected)"
-    r"|failed to (?:join|form|connect)|gave up"
+    r"|failed to (?:join|form|connect)|gave up|giving up|never came|did not (?:join|come|register)"
 )
 _COORDINATOR = re.compile(
     r"\b(?:coordinator|master|rdzv|rendezvous|head|chief|leader|init_method|dist_url|store|root"
@@ -49,8 +49,16 @@ _COORDINATOR = re.compile(
     r"(?:127\.\d{1,3}\.\d{1,3}\.\d{1,3}|localhost|\[?::1\]?)\b"
 )
 _COUNTS = re.compile(
-    r"\bexpect\w{0,3}:? (\d{1,4}) (?:\w{1,20} ){0,3}?(?:gpus?|devices?|chips?|cards?|accelerators?"
-    r"|hpus?|npus?|tpus?|xpus?)\b[^0-9]{1,40}(\d{1,4})\b"
+    r"\b(?:expect\w{0,3}|configured|should (?:be|have)|wants?|needs?"
+    r"|requires?)[^0-9]{0,32}?(\d{1,4})\b[^0-9]{1,40}?"
+    r"\b(?:got|found|but|have|has|only|detected|detects?|sees?|saw|reports?|visible|present|available"
+    r"|received)\D{0,12}(\d{1,4})\b"
+    r"|\bcount (\d{1,4}), [^0-9]{0,24}(?:wants|expects|expected|has|configured)[^0-9]{0,12}(\d{1,4})\b"
+    r"|\b(?:only )?(\d{1,4}) (?:out )?of (?:the )?(\d{1,4})\b"
+)
+_DEVICES = re.compile(
+    r"gpus?\b|\bdevices?\b|\bchips?\b|\bcards?\b|accelerators?\b|[hntx]pus?\b|\bipus?\b"
+    r"|neuron ?cores?\b|ngpus"
 )
 _MISSING = re.compile(
     r"no such file|does not exist|doesn't exist|not found|cannot find|can't find|could not find"
@@ -81,8 +89,9 @@ def facts_of(evidence: Evidence) -> dict[str, FactValue]:
     if expected is not None and running is not None and running >= expected > 0:
         facts["join.all_started"] = True
     for line in lines:
-        if match := _COUNTS.search(line):
-            wanted, found = int(match[1]), int(match[2])
+        if (match := _COUNTS.search(line)) and _DEVICES.search(line):
+            first, second = _number(match)
+            wanted, found = (first, second) if match[1] else (second, first)
             facts["count.few_lost" if 0 < wanted - found <= max(1, wanted // 8) else "count.many_less"] = True
     if len(evidence.ranks) > 1 and _one_host(evidence):
         facts["path.one_host"] = True

@@ -30,6 +30,7 @@ _NAME = re.compile(
     r"[a-z]{1,12}(?:-[a-z]{1,10}){0,2}-?\d{1,6}(?!\.\d)(?:-\d{1,4})?\b(?!…|=|/))"
 )
 _THIS = re.compile(
+    r"\b(?:this|that) one\b|"
     rf"\b(?:this|that|one|the same|the very same|a single|its) (?:\w{{1,20}} )?(?:{_NODE})\b(?! (?:type"
     rf"|pool|group))"
     r"|\b(?:placed|scheduled|sent|started|starts|put|lands?|landed|launched|assigned|goes|runs?) (?:on"
@@ -50,6 +51,7 @@ _PEERS = re.compile(
     rf"(?:pool|partition|cluster|fleet|rack|nodes|hosts|machines|group|zone|row|site|queue|island|pod"
     rf"|superpod|block)"
     rf"|\belsewhere\b|\bevery(?:where|one) else\b|\bwherever else\b|\bany other (?:place|node|host)"
+    rf"|\b\d{{1,5}} (?:\w{{1,20}} )?{_NODE}s (?:of|in) (?:the|its|this) "
     rf"|\bother (?:vm|node|host|machine|server|instance|member)s? of\b|\bnext to it\b|\bbeside it\b"
 )
 #: "Others" of these are people and programs, which say nothing about machines.
@@ -75,6 +77,11 @@ _PASSES = re.compile(
     r"|didn't|none|not seen"
     r"|come through|comes through|get through|gets through|green|cures?|cured|helps?|helped|goes away"
     r"|went away|gone)\b"
+)
+_NO_FAILURE = re.compile(
+    r"\b(?:without|no|zero|0|never (?:an?|any)) (?:an? |any |further |such "
+    r"|more )?(?:\w{1,20} )?(?:errors?|failures?|crash(?:es)?"
+    r"|hangs?|aborts?|stalls?|kills?|losses)\b"
 )
 _FAILS = re.compile(
     r"\b(?:fail\w{0,4}|crash\w{0,3}|hangs?|hung|dies|died|dead|errors?|aborts?|aborted|stalls?|stuck"
@@ -107,11 +114,17 @@ _OLD = re.compile(
     r"|is|was|trains?|completes?|does|did|starts?)\b"
     r"|\b(?:roll(?:ing|ed)? ?back|downgrad\w{1,3}|going back|went back|revert\w{0,3}|pinning)\b"
 )
+_VERSION = re.compile(
+    r"(?<![\w.])v?(\d{1,4}(?:\.\d{1,4}){1,3})(?![\w.]|\.?\d| ?(?:s|h|min|hours?|days?|gib|gb|tb|mb|k|m"
+    r"|%|x|times)\b)"
+)
 _SINCE_RELEASE = re.compile(
-    rf"\b(?:since|with|after|from|under|only (?:with|on|in)|began with|started with"
-    rf"|came with) (?:[\w'+-]{{1,20}} ){{0,4}}"
-    rf"(?:{_IMAGE}|upgrade|update|rollout|roll-out|bump|migration|deploy\w{{0,4}}"
-    rf"|v?\d{{1,4}}(?:\.\d{{1,4}}){{1,3}})\b"
+    rf"\b(?:since|with|after|from|under|only (?:with|on|in)|began with|started with|came with"
+    rf"|(?:the day|once|when|since|after) (?:we|they|i) (?:moved|switched|upgraded|updated|went"
+    rf"|changed)(?: to| over to)?)"
+    rf" (?:[\w'+-]{{1,20}} ){{0,4}}(?:{_IMAGE}|upgrad\w{{1,4}}|updat\w{{1,4}}|rollout|roll-out"
+    rf"|bump\w{{0,4}}"
+    rf"|migration|switching|moving|deploy\w{{0,4}}|v?\d{{1,4}}(?:\.\d{{1,4}}){{1,3}})\b"
     r"|\bnew (?:image|release|version|build|stack|library|framework|wheel|compiler)\b"
 )
 _MACHINE_SET_UP = re.compile(
@@ -202,6 +215,7 @@ class Compared:
     our_image: bool = False
     machine_change: bool = False
     fixed_time: bool = False
+    same_time: bool = False
     older_alike: bool = False
     one_has_it: bool = False
     peers_pass: bool = False
@@ -209,11 +223,21 @@ class Compared:
     one_name: bool = False
 
 
+def without_denials(clause: str) -> str:
+    """A clause without what it says did not happen, such as "without error"."""
+    return _NO_FAILURE.sub(" ", clause)
+
+
+def fails(clause: str) -> bool:
+    """Whether a clause tells of a failure; "without error" does not."""
+    return _FAILS.search(without_denials(clause)) is not None
+
+
 def passes_on_peers(clause: str) -> bool:
     """Whether a clause says that other machines do the same without trouble."""
-    fails = _FAILS.search(clause) is not None or _ONLY.search(clause) is not None
+    is_bad = fails(clause) or _ONLY.search(clause) is not None
     return (
-        not fails
+        not is_bad
         and _PASSES.search(clause) is not None
         and _PEERS.search(clause) is not None
         and _NOT_MACHINES.search(clause) is None
@@ -224,7 +248,7 @@ def passes_on_peers(clause: str) -> bool:
 def passes_for_others(clause: str) -> bool:
     """Whether a clause says that other jobs or people do it without trouble on the same machines."""
     return (
-        _FAILS.search(clause) is None
+        not fails(clause)
         and _ONLY.search(clause) is None
         and _PASSES.search(clause) is not None
         and _NOT_MACHINES.search(clause) is not None
@@ -235,7 +259,7 @@ def passes_for_others(clause: str) -> bool:
 def passes_for_other_work(clause: str) -> bool:
     """Whether a clause says that other jobs, models or images do it without trouble, wherever they run."""
     return (
-        _FAILS.search(clause) is None
+        not fails(clause)
         and _ONLY.search(clause) is None
         and _PASSES.search(clause) is not None
         and _NOT_MACHINES.search(clause) is not None
@@ -253,12 +277,14 @@ def read(text: str, clauses: Sequence[str], *, on_several: bool) -> Compared:
     here = passes_elsewhere = old_passes = small_passes = only = False
     since_release = set_up = ours = anybody = False
     failing: set[str] = set()
+    versions: set[str] = set()
     passing: set[str] = set()
     for clause in clauses:
-        fails = _FAILS.search(clause) is not None or _ONLY.search(clause) is not None
-        passes = not fails and _PASSES.search(clause) is not None
+        is_bad = fails(clause) or _ONLY.search(clause) is not None
+        passes = not is_bad and _PASSES.search(clause) is not None
         names = set(_NAME.findall(clause))
-        old = _OLD.search(clause) is not None
+        told = set(_VERSION.findall(clause))
+        old = _OLD.search(clause) is not None or (passes and bool(versions) and bool(told - versions))
         if passes and old:
             old_passes = True
             continue
@@ -273,6 +299,7 @@ def read(text: str, clauses: Sequence[str], *, on_several: bool) -> Compared:
             passes_elsewhere = True
             passing |= names
             continue
+        versions |= told
         only |= _ALONE.search(clause) is not None
         if not (passes and _NOT_MACHINES.search(clause)):
             here |= bool(names) or _THIS.search(clause) is not None or _PLACED.search(clause) is not None
@@ -293,6 +320,7 @@ def read(text: str, clauses: Sequence[str], *, on_several: bool) -> Compared:
         any_image=anybody and (everywhere or set_up) and not node_differs and not ours and not old_passes,
         our_image=ours,
         machine_change=set_up and not node_differs,
+        same_time=_SAME_TIME.search(text) is not None and _EACH_TRY.search(text) is not None,
         fixed_time=_SAME_TIME.search(text) is not None
         and _EACH_TRY.search(text) is not None
         and (small_passes or _LASTS.search(text) is not None),

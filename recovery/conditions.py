@@ -26,7 +26,8 @@ _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _WORD = re.compile(r"[a-z]+")
 _COUNT = re.compile(
     r"\b(\d{1,4}) ?(?:of|/|out of|<) ?(?:the )?(\d{1,4})\b|expected:? (\d{1,4})[^0-9]{1,20}(?:found|got"
-    r"|observed|detected|have|sees?):? (\d{1,4})\b",
+    r"|observed|detected|have|sees?):? (\d{1,4})\b"
+    r"|\ballocatable:? (\d{1,4})\b[^0-9]{1,20}capacity:? (\d{1,4})\b",
     re.IGNORECASE,
 )
 _OF_DEVICES = re.compile(
@@ -171,7 +172,8 @@ def _named(words: Sequence[str], said: str) -> bool | None:
 def _counted(told: str) -> tuple[str, bool]:
     """Fewer devices than there should be."""
     for match in _COUNT.finditer(told):
-        less, all_of = (int(match[1]), int(match[2])) if match[1] else (int(match[4]), int(match[3]))
+        first, second = (int(group) for group in match.groups() if group)
+        less, all_of = (second, first) if match[3] else (first, second)
         if 0 <= less < all_of <= 1024 and _OF_DEVICES.search(told):
             return "gpu", True
     return "", False

@@ -52,6 +52,7 @@ class History:
     our_image: bool = False
     machine_change: bool = False
     fixed_time: bool = False
+    same_time: bool = False
     older_alike: bool = False
     one_has_it: bool = False
     peers_pass: bool = False
@@ -72,7 +73,10 @@ _WORD_NUMBERS: Mapping[str, int] = {
 _NUMBER = rf"(?:\d{{1,6}}|{'|'.join(_WORD_NUMBERS)})"
 
 _NODE = r"(?:node|host|machine|server|vm|instance|box|blade|hypervisor)"
-_DEVICE = r"(?:gpu|chip|device|accelerator|card|nic|hca|adapter|port|link|dimm|slot|board|bank|pci address|cable|rail)"
+_DEVICE = (
+    r"(?:gpu|chip|device|accelerator|card|nic|hca|adapter|port|link|dimm|slot|tray|chassis|rack position"
+    r"|board|bank|pci address|cable|rail)"
+)
 _TRY = (
     r"(?:run|start|launch|resume|attempt|restart|try|tries|boot|retry|retries|rerun|submission|relaunch"
     r"|allocation|"
@@ -153,7 +157,8 @@ _OTHER_JOBS = re.compile(
     r"|\bfailed pods\b|\bwhichever job\b"
 )
 _SUCCESS = re.compile(
-    r"\b(?:fine|clean|cleanly|ok|okay|agrees?|works?|worked|working|pass|passes|passed|succeeds?|succeeded|healthy"
+    r"\b(?:fine|clean|cleanly|ok|okay|agrees?|works?|worked|working|pass|passes|passed|succeeds?"
+    r"|succeeded|healthy"
     r"|unaffected|normal|normally|"
     r"no (?:problems?|trouble|failures?|errors?|issues?)|went away|goes away|disappear\w{0,3}"
     r"|vanish\w{0,2}|is gone|was gone|cured|it ran|came up|reach(?:es|ed)? it|gets? through|"
@@ -206,7 +211,8 @@ _PASSED = re.compile(
 _AWAY_WITH_NODE = re.compile(
     rf"\b(?:after|once|since|when|without) (?:the |this |that |its )?(?:{_NODE}"
     rf"|[a-z]{{1,12}}-?{_NODE}-?\d{{1,6}})"
-    rf" (?:was |had been |is |got )?(?:replaced|removed|drained|swapped|taken out|cordoned|left out|excluded)"
+    rf" (?:was |had been |is |got )?(?:replaced|removed|drained|swapped|taken out|cordoned|left out"
+    rf"|excluded)"
     r"|\bexclud\w{2,3} [a-z]"
 )
 #: The failing part is told apart from the same without this machine.
@@ -300,7 +306,7 @@ _CLAIMS: Mapping[str, re.Pattern[str]] = {
     ),
     "growing": re.compile(
         r"\b(?:leak|grow|rising|rises|increas|climb|creep|slowly)\w{0,8}\b|\blater each\b"
-        r"|\bevery \d{1,6} ?(?:h|hours|epochs|steps|days)\b"
+        r"|\bevery \d{1,6}(?: ?(?:to|-|or) ?\d{1,6})? ?(?:h|hours|epochs|steps|days)\b"
         r"|\bevery (?:few|couple of|other|some) (?:hours|epochs|days?|weeks?|nights?)\b"
         r"|\babout (?:daily|weekly)\b|\bonce an? (?:day|night|week)\b"
     ),
@@ -335,7 +341,8 @@ _AGAIN = re.compile(
     r"\bidentical|\bpersist|\bstill (?:fail|crash|there|the same|happen)\w{0,3}|\bsame (?:failure|error"
     r"|crash|problem|result|way|thing|end)|\bprevious (?:\w{1,20} )?(?:attempt|run|start)s? (?:also "
     r"|too )?(?:ended|failed|died|crashed|hung|did)"
-    r"|\bcame back\b|\breplac\w{1,5} [^;.]{1,30}, same\b"
+    r"|\b(?:steps?|iterations?|epochs?|at) \d{1,9} and \d{1,9}\b|\bcame back\b"
+    r"|\breplac\w{1,5} [^;.]{1,30}, same\b"
 )
 _FIXED_POINT = re.compile(rf"\b{_POINT} (?:no\.? ?)?#?\d{{1,15}}\b")
 _WORDS = re.compile(rf"\b({'|'.join(_WORD_NUMBERS)})\b")
@@ -414,7 +421,7 @@ def _read_clause(clause: str, claims: dict[str, bool]) -> int:
     if _NOT_WITHOUT.search(clause):
         claims["fine_elsewhere"] = claims["same_node"] = True
         return 0
-    if _SUCCESS.search(clause) and not _FAILURE.search(clause):
+    if _SUCCESS.search(clause) and not _FAILURE.search(compared.without_denials(clause)):
         if _AWAY_WITH_NODE.search(clause):
             claims["same_node"] = claims["fine_elsewhere"] = True
             return 0
@@ -430,6 +437,7 @@ def _read_clause(clause: str, claims: dict[str, bool]) -> int:
             )
             is not None
         )
+        claims["only_ours"] |= compared.passes_for_others(clause)
         claims["option"] |= _CLAIMS["option"].search(clause) is not None
         claims["fine_elsewhere"] |= _ELSEWHERE.search(clause) is not None and not re.search(
             r"\b(?:former|other|older|old|previous) (?:image|jobs?|version|commit|driver)",

@@ -39,7 +39,8 @@ _GOES_ON = frozenset(
 )
 _CONTRADICTED = 0.15
 _OF_SET_UP = frozenset({"bad_config", "container_env"})
-_OF_LINKS = frozenset({"gpu_fabric", "rdma_nic"})
+_CHECK_OF_LINK: Mapping[str, str] = {"gpu_fabric": "check.gpu", "rdma_nic": "check.rdma"}
+_OF_LINKS = frozenset(_CHECK_OF_LINK)
 #: A run that made progress within so many seconds goes on.
 _MOVES_SECONDS = 120.0
 #: What history says against this machine.
@@ -211,7 +212,7 @@ def _mended_by(best: Hit, facts: Mapping[str, FactValue]) -> Hit:
             blame=Blame.SHARED,
             reason=f"{best.reason}; any job meets it on any node",
         )
-    ours = (
+    ours = facts.get("past.only_ours") or (
         facts.get("past.our_image")
         and not facts.get("past.any_image")
         and not facts.get("past.machine_change")
@@ -234,15 +235,12 @@ def _measured(best: Hit, hits: list[Hit], facts: Mapping[str, FactValue]) -> Hit
     """
     if best.remedy is not Remedy.ISOLATE_NODE or best.rule.evidence_class is EvidenceClass.CHECK:
         return best
-    if best.category in _OF_LINKS and facts.get("seen.link.counters") and not facts.get("seen.link.fatal"):
-        carries = facts.get("exit.running") and not facts.get("checks.hardware_failed")
-        idle = facts.get("metric.seconds_since_progress")
-        if carries and (idle < _MOVES_SECONDS if isinstance(idle, float) else facts.get("seen.log.training")):
-            return replace(
-                best,
-                remedy=Remedy.EVICT_AT_CHECKPOINT,
-                reason=f"{best.reason}; the run goes on over it: after the next save",
-            )
+    if _is_carried(best, facts) and _makes_progress(facts):
+        return replace(
+            best,
+            remedy=Remedy.EVICT_AT_CHECKPOINT,
+            reason=f"{best.reason}; the run goes on over it: after the next save",
+        )
     if best.rule.evidence_class <= EvidenceClass.LOG and best.lines and _is_first_sight(best, hits, facts):
         return replace(
             best,
@@ -251,6 +249,25 @@ def _measured(best: Hit, hits: list[Hit], facts: Mapping[str, FactValue]) -> Hit
             reason=f"{best.reason}; said once, by the program alone, while the checks pass: once more first",
         )
     return best
+
+
+def _is_carried(best: Hit, facts: Mapping[str, FactValue]) -> bool:
+    """Whether what is bad still does its work: a link that counts errors, a part whose own check passes."""
+    if best.category in _OF_LINKS and not facts.get("seen.link.fatal"):
+        return bool(facts.get("seen.link.counters")) or facts.get(_CHECK_OF_LINK[best.category]) == "pass"
+    return (
+        best.category == "host_hw"
+        and facts.get("seen.disk.degraded") is True
+        and facts.get("check.io") == "pass"
+    )
+
+
+def _makes_progress(facts: Mapping[str, FactValue]) -> bool:
+    """Whether the run goes on: nothing ended, and steps are made, by their time or by what the log tells."""
+    if not facts.get("exit.running") or facts.get("checks.hardware_failed"):
+        return False
+    idle = facts.get("metric.seconds_since_progress")
+    return idle < _MOVES_SECONDS if isinstance(idle, float) else bool(facts.get("seen.log.training"))
 
 
 def _is_first_sight(best: Hit, hits: list[Hit], facts: Mapping[str, FactValue]) -> bool:

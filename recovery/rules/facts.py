@@ -53,6 +53,7 @@ NAMES: Mapping[str, str] = {
     "past.our_image": "it came with the job's own image or its own upgrade",
     "past.machine_change": "since a change of what runs on the machines: kernel, firmware, driver, installation",
     "past.fixed_time": "every try ends after the same time, for days or while small ones pass",
+    "past.same_time": "every try ends after the same time",
     "past.older_alike": "another checkpoint gives the same answer",
     "past.one_has_it": "one machine has the file and others do not",
     "past.passed": "a later attempt got past it with nothing changed",
