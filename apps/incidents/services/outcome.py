@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from django.conf import settings
-from django.db import transaction
-
 from apps.incidents.models import Decision, InboxEntry, PolicyVersion, Subject
 from apps.incidents.services import feed
 from apps.incidents.services.many_rows import update_rows
 from apps.incidents.services.outcome_actions import store_actions
 from apps.incidents.services.outcome_incident import incident_of_counts, store_incident
 from apps.incidents.services.outcome_job import store_job
-from apps.incidents.services.outcome_timeline import log_lines, store_timeline, write_lines
+from apps.incidents.services.outcome_timeline import log_after_commit, store_timeline
 from apps.incidents.services.state import Loaded
 from recovery import decide as core
 from recovery.serialize import to_plain
@@ -48,9 +45,7 @@ def store_decision(
         store_job(held.job, state, inbox, decision, incident, loaded.workers, now)
     if told_in is not None and decision.timeline:
         events = store_timeline(told_in, decision, inbox, now)
-        if settings.TIMELINE_LOG:
-            lines = log_lines(told_in, held.job, loaded.workers, events)
-            transaction.on_commit(lambda: write_lines(lines))
+        log_after_commit(told_in, held.job, loaded.workers, events)
     due = store_actions(held, incident, loaded, decision, now)
     _store_uses(held, decision, inbox)
     Decision.objects.create(

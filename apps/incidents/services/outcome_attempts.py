@@ -29,6 +29,7 @@ def store_attempts(
     workers: Mapping[WorkerKey, Worker],
     now: datetime,
 ) -> None:
+    """End and begin attempts, and note of one what became known since: its first steps, where it resumed."""
     for change in decision.attempts:
         if change.ends is not None:
             Attempt.objects.filter(job=job, n=change.ends, ended_at__isnull=True).update(
@@ -112,6 +113,7 @@ def store_counts(
     workers: Mapping[WorkerKey, Worker],
     now: datetime,
 ) -> None:
+    """Write each failure that counts, or would count, against the job, with the machine it happened on."""
     for count in decision.counts:
         worker = workers[count.worker]
         FailureCount.objects.create(
@@ -149,6 +151,7 @@ def change_counts(job: Job, decision: core.Decision) -> None:
 
 
 def store_incarnation_ends(decision: core.Decision, now: datetime) -> None:
+    """Write how lives ended; a cause that became known replaces only that a newer life had taken the place."""
     for row_id, cause in decision.ended_incarnations:
         is_ordered = cause in (EndCause.ORDERED, EndCause.EVICTED_BY_DESK)
         Incarnation.objects.filter(pk=row_id).filter(

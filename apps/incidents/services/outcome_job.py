@@ -56,6 +56,7 @@ def store_job(
     workers: Mapping[WorkerKey, Worker],
     now: datetime,
 ) -> None:
+    """Bring the job, its attempts, counts and ``workers`` to what is decided, and write its orders."""
     before, after = state.job, decision.job
     if before is None or after is None:
         raise AssertionError(f"{job} was decided without its phase state")

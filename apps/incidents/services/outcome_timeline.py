@@ -9,6 +9,7 @@ from datetime import datetime
 from pathlib import Path
 
 from django.conf import settings
+from django.db import transaction
 
 from apps.incidents.models import Incident, TimelineEvent
 from apps.jobs.models import Job, Worker
@@ -49,10 +50,19 @@ def store_timeline(
     )
 
 
-def log_lines(
+def log_after_commit(
+    incident: Incident, job: Job | None, workers: Mapping[WorkerKey, Worker], events: Sequence[TimelineEvent]
+) -> None:
+    """Write the timeline's new lines where ``INCIDENTDESK_TIMELINE_LOG`` says, once they are committed."""
+    if settings.TIMELINE_LOG:
+        lines = _log_lines(incident, job, workers, events)
+        transaction.on_commit(lambda: _write_lines(lines))
+
+
+def _log_lines(
     incident: Incident, job: Job | None, workers: Mapping[WorkerKey, Worker], events: Sequence[TimelineEvent]
 ) -> list[str]:
-    """The timeline's new events for any log collector (DESIGN 3, Logs)."""
+    """Each event as one JSON line that any log collector reads, with its worker's pod and machine."""
     lives = []
     for event in events:
         worker = workers.get(WorkerKey(event.role, event.index)) if event.index is not None else None
@@ -85,7 +95,7 @@ def _internal_ip(addresses: list[dict[str, str]]) -> str:
     return next((each.get("address", "") for each in addresses if each.get("type") == "InternalIP"), "")
 
 
-def write_lines(lines: list[str]) -> None:
+def _write_lines(lines: list[str]) -> None:
     if settings.TIMELINE_LOG == "-":
         for line in lines:
             _timeline_log.info(line)
