@@ -40,10 +40,12 @@ _WORLD = re.compile(
     rf"|require[sd]?) (?:for )?(?:all )?(\d{{1,6}}) {_MEMBER}\b"
 )
 _WAITS = re.compile(
-    r"timed? ?out|deadline|barrier|rendezvous|waiting for|not (?:all )?(?:joined|ready|connected)"
+    r"timed? ?out|refused|deadline|barrier|rendezvous|waiting for|not (?:all )?(?:joined|ready|connected)"
     r"|failed to (?:join|form|connect)|gave up|giving up|never came|did not (?:join|come|register)"
 )
 _COORDINATOR = re.compile(
+    r"\b(?:remote|peer|connect(?:ed|ing)? to|address"
+    r"|addr)[^a-z0-9]{1,8}(?:127\.\d{1,3}\.\d{1,3}\.\d{1,3}|localhost)\b|"
     r"\b(?:coordinator|master|rdzv|rendezvous|head|chief|leader|init_method|dist_url|store|root"
     r"|scheduler)[\w ]{0,24}[ =:@/'\"]{1,6}(?:tcp://|http://|grpc://)?"
     r"(?:127\.\d{1,3}\.\d{1,3}\.\d{1,3}|localhost|\[?::1\]?)\b"
@@ -92,6 +94,7 @@ def facts_of(evidence: Evidence) -> dict[str, FactValue]:
         if (match := _COUNTS.search(line)) and _DEVICES.search(line):
             first, second = _number(match)
             wanted, found = (first, second) if match[1] else (second, first)
+            facts["count.short"] = found < wanted
             facts["count.few_lost" if 0 < wanted - found <= max(1, wanted // 8) else "count.many_less"] = True
     if len(evidence.ranks) > 1 and _one_host(evidence):
         facts["path.one_host"] = True

@@ -10,25 +10,51 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+
+def _set(words: str) -> frozenset[str]:
+    return frozenset(words.split())
+
+
 _NODE = r"(?:node|host|machine|server|vm|instance|box|blade|hypervisor|worker node)"
 _RUN = r"(?:job|run|pod|task|container|workload|launch|attempt|program|process|script|replica|rank)"
 _IMAGE = r"(?:image|release|version|build|wheel|package|branch|tag|nightly|commit|library|framework|compiler)"
 
-#: Names of hosts such as gpu-88 or b11, where the sentence puts one; what else ends in digits is left out first.
+#: Where a sentence puts the name of a host; the name itself holds a digit, such as gpu-88, b11 or r7n3.
 _NAME = re.compile(
-    r"(?:^(?:only |always |the |just |host |node |machine )?|\b(?:on|at|to|onto|from|with|without|when"
-    r"|node|host|machine"
-    r"|instance|and|or|include|includes|including|using|involving|than|via|by|only|also) (?:the |host "
-    r"|node )?)"
-    r"((?!(?:rank|step|epoch|iter|seq|xid|sxid|errno|code|bf|fp|int|uint|tf|sm|cuda|rocm|python|py"
-    r"|torch|mlx|gen|layer"
-    r"|shard|stage|part|cpu|port|bond|rail|slot|run|job|exp|experiment|try|attempt|level|phase|zero|utf"
-    r"|sha|md|md5|ckpt"
-    r"|checkpoint|version|image|batch|v|mi|h100|h200|h800|h20|a100|a800|a10|a30|a40|l4|l40|l40s|b100"
-    r"|b200|b300|gb200|gb300"
-    r"|v100|t4|p100|mi300|mi250|trn1|trn2|inf2|v5|v6|k8|s3|gpu(?=\d\b)|x86|arm64|amd64|python3)(?:-?\d|\b))"
-    r"[a-z]{1,12}(?:-[a-z]{1,10}){0,2}-?\d{1,6}(?!\.\d)(?:-\d{1,4})?\b(?!…|=|/))"
+    r"(?:^|\b(?:on|at|to|onto|off|from|with|without|when|whenever|node|host|machine|instance|and|or"
+    r"|includes?"
+    r"|including|using|involving|than|via|by|only|also|of|always|the|just) )(?:the |host |node "
+    r"|machine |instance )?"
+    r"((?=[a-z-]{1,30}\d)[a-z][a-z0-9]{0,15}(?:-[a-z0-9]{1,12}){0,6})(?![\w…=/-]|\.\d)"
 )
+_LETTERS = re.compile(r"[a-z]+")
+#: Words before a number that make no host of it; devices, models and formats that look like one.
+_NO_HOST = _set(
+    "rank step epoch iter iteration seq seqnum xid sxid errno code bf fp int uint tf sm cuda rocm python py torch"
+    " mlx layer shard stage part cpu port bond rail slot run job exp experiment try attempt level phase zero utf sha"
+    " md ckpt checkpoint version image batch v k c e x w s r build release seed lr rc card device chip link bank"
+)
+_NO_HOSTS = _set(
+    "h100 h200 h800 h20 a100 a800 a10 a30 a40 l4 l40 l40s b100 b200 b300 gb200 gb300 v100 t4 p100 mi300 mi300x"
+    " mi250 mi250x mi325x mi355x trn1 trn2 inf2 v4 v5 v5e v5p v6e k8s s3 x86 arm64 amd64 python3 bf16 fp8 fp16 fp32"
+    " int8 hl205 hl225 max1550 tp8 dp8 pp4 gpu0 gpu1 gpu2 gpu3 gpu4 gpu5 gpu6 gpu7 gpu-0 gpu-1 gpu-2 gpu-3 gpu-4"
+    " gpu-5 gpu-6 gpu-7"
+)
+
+
+def _names(clause: str) -> set[str]:
+    """The hosts that a clause names."""
+    found = set()
+    for name in _NAME.findall(clause):
+        letters = _LETTERS.match(name)
+        alone = letters is None or (
+            letters[0] in _NO_HOST and name.removeprefix(letters[0]).strip("-").isdigit()
+        )
+        if not alone and name not in _NO_HOSTS:
+            found.add(name)
+    return found
+
+
 _THIS = re.compile(
     r"\b(?:this|that) one\b|"
     rf"\b(?:this|that|one|the same|the very same|a single|its) (?:\w{{1,20}} )?(?:{_NODE})\b(?! (?:type"
@@ -44,7 +70,8 @@ _PLACED = re.compile(
     rf" [^;]{{0,60}}\b(?:on|to|onto|at|in) (?:this|that|the same|one) (?:\w{{1,20}} )?{_NODE}\b"
 )
 _PEERS = re.compile(
-    rf"\b(?:peers?|neighbou?rs?|sisters?|siblings?|twins?)\b|\b(?:other|another|remaining|identical"
+    rf"\b(?:peers?|neighbou?rs?|sisters?|siblings?|twins?)\b(?! (?:project|team|user|tenant|group"
+    rf"|account))|\b(?:other|another|remaining|identical"
     rf"|all other|any other"
     rf"|the rest of (?:the|its)) (?:\w{{1,20}} )?{_NODE}s?\b|\bothers\b|\b(?:rest|remainder) of (?:the"
     rf"|its) (?:\w{{1,20}} )?"
@@ -59,6 +86,9 @@ _NOT_MACHINES = re.compile(
     rf"\b(?:other|another|others'?|different) (?!{_NODE}s?\b)(?:\w{{1,20}} )?(?:jobs?|users?|teams?"
     rf"|projects?|images?|tenants?|people"
     r"|namespaces?|accounts?|versions?|releases?|runs?|models?|programs?)\b"
+    r"|\b(?:jobs|runs|pods|workloads) (?:of|from|by) (?!this|that|our"
+    r"|my)(?:the )?(?:\w{1,20} )?(?:projects?|teams?|users?|groups?"
+    r"|tenants?|colleagues|people|others)\b|\bcolleagues\b"
 )
 _WITHOUT = re.compile(r"\b(?:without|excluding|minus|leaving out|except|less)\b")
 _SAME_MACHINES = re.compile(
@@ -128,7 +158,8 @@ _SINCE_RELEASE = re.compile(
     r"|\bnew (?:image|release|version|build|stack|library|framework|wheel|compiler)\b"
 )
 _MACHINE_SET_UP = re.compile(
-    r"\b(?:kernel|bios|firmware|uefi|grub|iommu|acs|sr-iov|microcode|boot(?:ed|ing)? (?:line|option"
+    r"\b(?:kernel|bios|firmware|uefi|grub|iommu|acs|sr-iov|microcode|boot(?:ed|ing)? (?:options"
+    r"|parameters|line|option"
     r"|parameter|image)"
     r"|command line|reinstall\w{0,6}|re-?imag\w{1,4}|node image|host image|base os|os (?:image|update"
     r"|upgrade|patch)"
@@ -140,7 +171,7 @@ _MACHINE_SET_UP = re.compile(
     r"|cluster (?:upgrade|update)"
     r"|upgrade of the (?:nodes|hosts|machines|cluster))\b"
 )
-_SINCE = re.compile(r"\b(?:since|after|from|began with|started with|with the new)\b")
+_SINCE = re.compile(r"\b(?:since|after|from|began with|started with|(?:with|on|under) the new)\b")
 _OUR_IMAGE = re.compile(
     rf"\b(?:our|my|the job's|their|this) (?:new |own |latest |updated )?(?:container )?(?:image"
     rf"|environment|conda env|venv|dockerfile|requirements)\b"
@@ -156,7 +187,7 @@ _ANY_PERSON = re.compile(
 _ANYBODY = re.compile(
     r"\b(?:any|every|each|all|whatever|whichever|no matter (?:what|which)|regardless of (?:the )?"
     r"|different|unrelated"
-    r"|both|several|independent of (?:the )?) ?(?:of (?:the )?)?(?:\w{1,20} )?(?:image|container|job"
+    r"|no|both|several|independent of (?:the )?) ?(?:of (?:the )?)?(?:[\w-]{1,20} )?(?:image|container|job"
     r"|pod|workload|user|framework"
     r"|tenant|team|project|person|program)s?\b"
     r"|\b(?:everybody|everyone|nobody|no one)\b|\beven (?:a |the )?(?:plain|stock|empty|minimal|hello"
@@ -282,7 +313,7 @@ def read(text: str, clauses: Sequence[str], *, on_several: bool) -> Compared:
     for clause in clauses:
         is_bad = fails(clause) or _ONLY.search(clause) is not None
         passes = not is_bad and _PASSES.search(clause) is not None
-        names = set(_NAME.findall(clause))
+        names = _names(clause)
         told = set(_VERSION.findall(clause))
         old = _OLD.search(clause) is not None or (passes and bool(versions) and bool(told - versions))
         if passes and old:

@@ -204,10 +204,11 @@ def _mended_by(best: Hit, facts: Mapping[str, FactValue]) -> Hit:
     """
     if best.category not in _OF_SET_UP or best.rule.evidence_class > EvidenceClass.COMPARED:
         return best
-    futile = {Remedy.FAIL_FAST, Remedy.RESTART_CONTAINER, Remedy.RESTART_PROCESS}
-    if best.remedy in futile and facts.get("past.any_image") and not facts.get("past.only_ours"):
+    tried = {Remedy.FAIL_FAST, Remedy.RESTART_CONTAINER, Remedy.RESTART_PROCESS}
+    if best.remedy in tried and facts.get("past.any_image") and not facts.get("past.only_ours"):
         return replace(
             best,
+            category="container_env",
             remedy=Remedy.NEEDS_OPERATOR,
             blame=Blame.SHARED,
             reason=f"{best.reason}; any job meets it on any node",
@@ -217,12 +218,16 @@ def _mended_by(best: Hit, facts: Mapping[str, FactValue]) -> Hit:
         and not facts.get("past.any_image")
         and not facts.get("past.machine_change")
     )
-    if best.remedy is Remedy.NEEDS_OPERATOR and ours and not facts.get("past.everybody"):
+    if not ours or facts.get("past.everybody"):
+        return best
+    everywhere = any(facts.get(name) for name in ("past.every", "past.all_nodes", "past.other_nodes"))
+    futile = best.remedy is Remedy.RESTART_CONTAINER and facts.get("past.only_ours") and everywhere
+    if best.remedy is Remedy.NEEDS_OPERATOR or futile:
         return replace(
             best,
             remedy=Remedy.FAIL_FAST,
             blame=Blame.JOB,
-            reason=f"{best.reason}; it came with the job's own image",
+            reason=f"{best.reason}; others do not meet it: it is the job's own to mend",
         )
     return best
 

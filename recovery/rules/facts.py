@@ -62,6 +62,7 @@ NAMES: Mapping[str, str] = {
     "join.short": "all workers that were started joined, and the program waits for more than there are",
     "join.loopback": "workers of several machines look for their coordinator on the loopback address",
     "join.all_started": "as many pods run as were asked for",
+    "count.short": "fewer devices are counted than expected",
     "count.few_lost": "a program counts a device or two less than it expected, as when one was lost",
     "count.many_less": "a program counts far fewer devices than it expected, or more, as when it was set up for others",
     "path.one_host": "one rank reads a path that a rank on another machine does not find, and it is local to a machine",

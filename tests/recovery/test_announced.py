@@ -23,8 +23,8 @@ LATE = "DistStoreError: timed out after 601 seconds waiting for clients. {} clie
         (["step 9 loss 2.0"], {"workers": 2, "world_size": 4}, set()),
         (["coordinator_address=127.0.0.1:1234, num_processes=8", "barrier timed out"], {}, {"join.loopback"}),
         (["coordinator_address=127.0.0.1:1234, num_processes=1", "barrier timed out"], {}, set()),
-        (["expected 8 gpus, got 7"], {}, {"count.few_lost"}),
-        (["expected 8 gpus per node, got 4"], {}, {"count.many_less"}),
+        (["expected 8 gpus, got 7"], {}, {"count.short", "count.few_lost"}),
+        (["expected 8 gpus per node, got 4"], {}, {"count.short", "count.many_less"}),
     ],
 )
 def test_numbers(log: list[str], metrics: dict[str, float], expected: set[str]) -> None:
