@@ -33,7 +33,7 @@ COUNTING = ("message.error", "end.counted", "enrol.replaced", "hang.confirmed")
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """One fault. ``models``: where it must be found; ``broken``: the properties of which one is named then.
+    """One fault. ``models``: where it must be found; ``broken``: the property that is named then.
 
     ``table``, ``judgement`` are for the models of jobs, ``rules`` for small ones. ``settings``: what its model is
     made with beyond the setting.
@@ -42,7 +42,7 @@ class Mutant:
     name: str
     sentence: str
     models: tuple[str, ...]
-    broken: frozenset[str]
+    broken: str
     table: Callable[[Table], Table] = lambda table: table
     judgement: Judgement = SOUND
     rules: Any = None
@@ -112,10 +112,16 @@ def _inner_phases_stay(state: JobState, event: ev.Event, effect: do.Effect) -> d
 def _no_bound(state: JobState, event: Any, effect: do.Effect) -> do.Effect:
     worker = state.worker(event.worker)
     used = worker.retries + 1 if worker else 1
-    return replace(
-        effect,
-        state=replace(update(effect.state, event.worker, retries=used), recover_count=used, cause_open=False),
-    )
+    after = update(effect.state, event.worker, retries=used)
+    return replace(effect, state=replace(after, recover_count=used, cause_open=False))
+
+
+def _no_bound_of_a_worker(state: JobState, event: Any, effect: do.Effect) -> do.Effect:
+    effect = _no_bound(state, event, effect)
+    return replace(effect, state=replace(effect.state, recover_count=recover_count_of(effect.state)))
+
+
+_NO_BUDGET = ("auto.over_budget", "auto.restarting_over_budget", "go.held")
 
 
 def _lower_cap(state: JobState, event: Any, effect: do.Effect) -> do.Effect:
@@ -198,44 +204,51 @@ _PROCESSES = ("processes",)
 _OF_JOBS = (
     Mutant(
         "terminal-inner-phases-forgotten", "the end of a run leaves its workers where they were", _JOBS,
-        frozenset({"valid_inner_phase"}),
+        "valid_inner_phase",
         table=_changed(_ENDING, lambda row: _effect(row, _inner_phases_stay)),
     ),
     Mutant(
         "inner-phases-without-terminal", "the tester's set of inner phases lacks the terminal ones", _JOBS,
-        frozenset({"valid_inner_phase"}), judgement=Judgement(inner_phases=LIVE_PHASES),
+        "valid_inner_phase", judgement=Judgement(inner_phases=LIVE_PHASES),
     ),
     Mutant(
         "troubleshooting-unknown", "the tester does not know a phase that the job may be in", _JOBS,
-        frozenset({"valid_phase"}),
+        "valid_phase",
         judgement=Judgement(behind={phase: allowed for phase, allowed in ALLOWED_BEHIND.items()
                                     if phase is not Phase.TROUBLESHOOTING}),
     ),
     Mutant(
         "consistency-too-strict", "the tester allows nobody to be behind while a job restarts", _JOBS,
-        frozenset({"consistency"}),
+        "consistency",
         judgement=Judgement(behind={**ALLOWED_BEHIND, Phase.RESTARTING: frozenset({Phase.RESTARTING})}),
     ),
     Mutant(
         "unbounded-count", "failures are added up without a cap, and nobody looks at the budget", _PROCESSES,
-        frozenset({"recover_count_bound", "retries_bound"}),
+        "recover_count_bound",
+        table=_both(_changed(COUNTING, lambda row: _effect(row, _no_bound)), _without(*_NO_BUDGET)),
+        judgement=Judgement(knows_spent=False),
+        settings={"workers": 1, "max_retry": 2},
+    ),
+    Mutant(
+        "unbounded-retries", "a worker's failures are added up without a cap, the job's count is not", _PROCESSES,
+        "retries_bound",
         table=_both(
-            _changed(COUNTING, lambda row: _effect(row, _no_bound)),
-            _without("auto.over_budget", "auto.restarting_over_budget", "go.held"),
+            _changed(COUNTING, lambda row: _effect(row, _no_bound_of_a_worker)), _without(*_NO_BUDGET)
         ),
         judgement=Judgement(knows_spent=False),
+        settings={"workers": 1, "max_retry": 2},
     ),
     Mutant(
         "late-finish-refused", "a Pending worker's late Finish is refused", _JOBS,
-        frozenset({"late_finish_allowed"}), table=_without("message.finish_late"),
+        "late_finish_allowed", table=_without("message.finish_late"),
     ),
     Mutant(
         "lower-cap-before-aligning", "counts are capped at max retry, so that aligning erases the excess", _JOBS,
-        frozenset({"over_budget_fails", "count_kept"}), table=_changed(COUNTING, lambda row: _effect(row, _lower_cap)),
+        "count_kept", table=_changed(COUNTING, lambda row: _effect(row, _lower_cap)),
     ),
     Mutant(
         "second-witness-counts", "an Error that comes after the job left RunCommand counts once more", _JOBS,
-        frozenset({"counted_once", "counted_in_run"}),
+        "counted_once",
         table=_before(
             "message.older",
             replace(
@@ -246,7 +259,7 @@ _OF_JOBS = (
     ),
     Mutant(
         "late-witness-counts", "an Error of an attempt that is over counts in the next one", _JOBS,
-        frozenset({"counted_once"}),
+        "counted_once",
         table=_changed(
             ("message.older",),
             lambda row: _when(row, lambda state, event: not _is_error_of_command(state, event)),
@@ -254,41 +267,41 @@ _OF_JOBS = (
     ),
     Mutant(
         "alignment-forgotten", "all start together, each with its own retries", _JOBS,
-        frozenset({"aligned_start"}), table=_changed(("go",), lambda row: _effect(row, _retries_stay)),
+        "aligned_start", table=_changed(("go",), lambda row: _effect(row, _retries_stay)),
         settings={"workers": 2, "max_retry": 1},
     ),
     Mutant(
         "must-exit-ignored", "all start together while one is about to leave", _JOBS,
-        frozenset({"leaver_never_starts"}),
+        "leaver_never_starts",
         table=_changed(("go.incomplete",), lambda row: replace(row, when=_only_is_away)),
     ),
     Mutant(
         "recovery-punished", "a death during the recovery counts", _JOBS,
-        frozenset({"counted_in_run", "counted_once"}),
+        "counted_in_run",
         table=_changed(("end.again",), lambda row: _effect(row, _charged)),
     ),
     Mutant(
         "preemption-counts", "an end counts whatever its cause", _PROCESSES,
-        frozenset({"counted_by_cause"}),
+        "counted_by_cause",
         table=_changed(("end.not_counted",), lambda row: _effect(row, _charged)),
     ),
     Mutant(
-        "suspicion-counts", "a suspected hang counts", _PROCESSES, frozenset({"counted_by_cause", "counted_once"}),
+        "suspicion-counts", "a suspected hang counts", _PROCESSES, "counted_once",
         table=_changed(("hang_suspected.flagged",), lambda row: _effect(row, _charged)),
     ),
     Mutant(
         "late-cause-ignored", "a preemption that is told late leaves the count as it is", _PROCESSES,
-        frozenset({"late_cause_taken_back"}),
+        "late_cause_taken_back",
         table=_without("cause.taken_back", "cause.taken_back_later"),
         settings={"late_causes": True},
     ),
     Mutant(
         "held-job-goes", "a job that is over budget starts while it is open whether that counts", _PROCESSES,
-        frozenset({"over_budget_fails"}), table=_without("go.held"),
+        "over_budget_fails", table=_without("go.held"),
     ),
     Mutant(
         "terminal-left", "a container that ends wakes up a run that is over", _JOBS,
-        frozenset({"terminal_stays"}),
+        "terminal_stays",
         table=_both(
             _without("end.over"),
             _changed(("end.in_recovery",), lambda row: replace(row, phases=row.phases | TERMINAL_PHASES)),
@@ -296,21 +309,21 @@ _OF_JOBS = (
     ),
     Mutant(
         "number-goes-down", "a stop is ordered under the number of the order set before it", _JOBS,
-        frozenset({"sequence_monotonic"}),
+        "sequence_monotonic",
         table=_changed(("message.error",), lambda row: _effect(row, _one_number_lower)),
     ),
     Mutant(
         "number-noted-too-high", "a worker that enrolls is noted with the number that the next order set will have",
-        _JOBS, frozenset({"worker_sequence_bound"}),
+        _JOBS, "worker_sequence_bound",
         table=_changed(("enrol.first",), lambda row: _effect(row, _noted_too_high)),
     ),
     Mutant(
         "future-believed", "a message of an order set that was never given is taken", _PROCESSES,
-        frozenset({"future_refused"}), table=_without("message.future"),
+        "future_refused", table=_without("message.future"),
     ),
     Mutant(
         "stale-finish-taken", "a Finish of an older order set is taken", _JOBS,
-        frozenset({"stale_finish_refused", "finish_once"}),
+        "stale_finish_refused",
         table=_changed(
             ("message.older",),
             lambda row: _when(row, lambda state, event: event.type is not MessageType.FINISH),
@@ -318,17 +331,17 @@ _OF_JOBS = (
     ),
     Mutant(
         "finish-taken-twice", "a repeated Finish is handled again", _JOBS,
-        frozenset({"finish_once"}), table=_without("message.duplicate"), settings={"workers": 2, "max_retry": 1},
+        "finish_once", table=_without("message.duplicate"), settings={"workers": 2, "max_retry": 1},
     ),
     Mutant(
         "replacement-not-checked", "a replaced worker is never told to check its machine", _JOBS,
-        frozenset({"trains_or_ends"}),
+        "trains_or_ends",
         table=_changed(("enrol.returned",), lambda row: _effect(row, _no_order)),
         settings={"workers": 1, "max_retry": 1},
     ),
     Mutant(
         "checked-again-and-again", "a replaced worker that passed is checked once more, for ever", _PROCESSES,
-        frozenset({"trains_or_ends"}),
+        "trains_or_ends",
         table=_changed(("message.boot_checked",), lambda row: _effect(row, _checked_again)),
         settings={"workers": 1, "max_retry": 1},
     ),
@@ -337,118 +350,118 @@ _OF_JOBS = (
 _OF_SMALL_MODELS = (
     Mutant(
         "claimed-after-cancel", "a claim does not look whether somebody asked to cancel", ("actions",),
-        frozenset({"no_claim_after_cancel"}),
+        "no_claim_after_cancel",
         rules=actions.Rules(
             may_claim=lambda row: row.state is ActionState.READY and row.is_incident_open
         ),
     ),
     Mutant(
         "harmful-repeated", "a harmful action whose lease ran out is tried again", ("actions",),
-        frozenset({"harmful_once"}), rules=actions.Rules(after_lapse=lambda rule: ActionState.READY),
+        "harmful_once", rules=actions.Rules(after_lapse=lambda rule: ActionState.READY),
         settings={"harmful": True},
     ),
     Mutant(
         "unknown-repeated", "a harmful action that was not seen by its deadline is tried again", ("actions",),
-        frozenset({"harmful_once"}), rules=actions.Rules(after_deadline=lambda rule: ActionState.READY),
+        "harmful_once", rules=actions.Rules(after_deadline=lambda rule: ActionState.READY),
         settings={"harmful": True},
     ),
     Mutant(
         "unfenced", "a try whose lease ran out writes its outcome over that of a newer one", ("actions",),
-        frozenset({"fenced"}), rules=actions.Rules(may_finish=lambda row, executor: True),
+        "fenced", rules=actions.Rules(may_finish=lambda row, executor: True),
     ),
     Mutant(
         "no-precondition", "a send names nothing that it read before", ("actions",),
-        frozenset({"safe_once"}), rules=actions.Rules(has_precondition=False),
+        "safe_once", rules=actions.Rules(has_precondition=False),
     ),
     Mutant(
         "closed-over-an-action", "an incident closes while its action runs", ("actions",),
-        frozenset({"close_waits"}), rules=actions.Rules(may_close=lambda row: True),
+        "close_waits", rules=actions.Rules(may_close=lambda row: True),
     ),
     Mutant(
         "back-to-planned", "what was not seen by its deadline is planned anew", ("actions",),
-        frozenset({"table"}), rules=actions.Rules(after_deadline=lambda rule: ActionState.PLANNED),
+        "table", rules=actions.Rules(after_deadline=lambda rule: ActionState.PLANNED),
     ),
     Mutant(
         "lapsed-not-found", "nobody looks for actions whose executor has died", ("actions",),
-        frozenset({"ends"}), rules=actions.Rules(finds_lapsed=False),
+        "ends", rules=actions.Rules(finds_lapsed=False),
     ),
     Mutant(
         "lock-passed-over", "a worker decides a subject that another holds", ("wakeups",),
-        frozenset({"one_writer"}), rules=wakeups.Rules(locks=False),
+        "one_writer", rules=wakeups.Rules(locks=False),
     ),
     Mutant(
         "read-before-lock", "what is undecided is read before the subject is locked", ("wakeups",),
-        frozenset({"decided_once"}), rules=wakeups.Rules(reads_under_lock=False),
+        "decided_once", rules=wakeups.Rules(reads_under_lock=False),
     ),
     Mutant(
         "no-second-look", "the holder leaves after its commit without looking once more", ("wakeups",),
-        frozenset({"no_wake_lost"}), rules=wakeups.Rules(looks_again=False),
+        "no_wake_lost", rules=wakeups.Rules(looks_again=False),
     ),
     Mutant(
         "look-before-commit", "the holder looks once more while it still holds the lock", ("wakeups",),
-        frozenset({"no_wake_lost"}), rules=wakeups.Rules(looks_before_commit=True),
+        "no_wake_lost", rules=wakeups.Rules(looks_before_commit=True),
     ),
     Mutant(
         "insert-hides-subject", "the lock conflicts with the open insert of another report", ("wakeups",),
-        frozenset({"no_wake_lost"}), rules=wakeups.Rules(insert_hides=True),
+        "no_wake_lost", rules=wakeups.Rules(insert_hides=True),
     ),
     Mutant(
         "no-tick", "nobody looks for what is undecided when wakes are lost", ("wakeups",),
-        frozenset({"no_wake_lost"}), rules=wakeups.Rules(has_tick=False), settings={"faults": True},
+        "no_wake_lost", rules=wakeups.Rules(has_tick=False), settings={"faults": True},
     ),
     Mutant(
-        "requester-counts", "who asked may say yes, too", ("requests",), frozenset({"needed_yeses"}),
+        "requester-counts", "who asked may say yes, too", ("requests",), "needed_yeses",
         rules=requests.Rules(may_vote=lambda person: True),
     ),
     Mutant(
         "late-yes-taken", "only the tick looks whether the time has passed", ("requests",),
-        frozenset({"none_after_expiry"}), rules=requests.Rules(takes_late=True),
+        "none_after_expiry", rules=requests.Rules(takes_late=True),
     ),
     Mutant(
         "old-yeses-kept", "evidence that changed leaves the yeses as they are", ("requests",),
-        frozenset({"needed_yeses"}), rules=requests.Rules(after_change=lambda case: case),
+        "needed_yeses", rules=requests.Rules(after_change=lambda case: case),
     ),
     Mutant(
         "no-recheck", "it is carried out without looking whether it is still so", ("requests",),
-        frozenset({"rechecked"}), rules=requests.Rules(rechecks=False),
+        "rechecked", rules=requests.Rules(rechecks=False),
     ),
     Mutant(
         "denied-by-change", "evidence that changes denies what was approved", ("requests",),
-        frozenset({"table"}),
+        "table",
         rules=requests.Rules(after_change=lambda case: case._replace(state=RequestState.DENIED)),
     ),
     Mutant(
         "time-not-noted", "nobody notes that the time of a request is over", ("requests",),
-        frozenset({"ends"}), rules=requests.Rules(has_tick=False),
+        "ends", rules=requests.Rules(has_tick=False),
     ),
     Mutant(
         "guard-read-first", "the limit is compared before the counter is locked", ("holds",),
-        frozenset({"limit"}), rules=holds.Rules(checks_while_locked=False),
+        "limit", rules=holds.Rules(checks_while_locked=False),
     ),
     Mutant(
         "guards-in-any-order", "some decisions reserve their guards in another order", ("holds",),
-        frozenset({"decisions_end"}),
+        "decisions_end",
         rules=holds.Rules(guards_of=lambda place: holds.guards_of(place)[:: -1 if place else 1]),
     ),
     Mutant(
         "release-waits-for-room", "a release is held back by a full guard", ("holds",),
-        frozenset({"release_never_blocked"}), rules=holds.Rules(release_waits=True),
+        "release_never_blocked", rules=holds.Rules(release_waits=True),
     ),
     Mutant(
         "release-uncordons-others", "a release takes away somebody else's cordon, too", ("holds",),
-        frozenset({"none_on_isolated"}), rules=holds.Rules(release_uncordons_others=True),
+        "none_on_isolated", rules=holds.Rules(release_uncordons_others=True),
     ),
     Mutant(
         "nothing-given-back", "a release leaves the counters as they are", ("holds",),
-        frozenset({"counters_true"}), rules=holds.Rules(gives_back=False),
+        "counters_true", rules=holds.Rules(gives_back=False),
     ),
     Mutant(
         "isolated-takes-worker", "a worker is placed on an isolated machine", ("holds",),
-        frozenset({"none_on_isolated"}), rules=holds.Rules(may_place=lambda machine: True),
+        "none_on_isolated", rules=holds.Rules(may_place=lambda machine: True),
     ),
     Mutant(
         "slow-evicted-at-once", "a slow machine is left whenever it is found", ("holds",),
-        frozenset({"slow_leaves_cheaply"}), rules=holds.Rules(may_evict=lambda since: True),
+        "slow_leaves_cheaply", rules=holds.Rules(may_evict=lambda since: True),
     ),
 )  # fmt: skip
 

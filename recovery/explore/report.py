@@ -14,14 +14,15 @@ from recovery.phase_state import LIVE_PHASES, Phase
 from recovery.phase_table import ANY, TABLE, Row
 
 
-def met(walk: Walk, seconds: float) -> str:
-    """One walk in a line. ``seconds``: processor time that it took."""
+def met(walk: Walk, seconds: float | None = None) -> str:
+    """One walk in a line. ``seconds``: processor time that it took, None where nobody looked."""
     states = f"{walk.states:,} states"
     if walk.concrete != walk.states:
         states += f" for {walk.concrete:,} that differ by the names of workers"
     cut = f", {walk.cut:,} cut at the bound" if walk.cut else ""
     end = "" if walk.is_complete else " (stopped before the end)"
-    return f"{states}, {walk.transitions:,} transitions, depth {walk.depth}{cut}, {seconds:.1f} s{end}"
+    took = "" if seconds is None else f", {seconds:.1f} s"
+    return f"{states}, {walk.transitions:,} transitions, depth {walk.depth}{cut}{took}{end}"
 
 
 def beside_seed(walk: Walk) -> str:
@@ -88,8 +89,7 @@ def mutants() -> str:
     """Every fault that the explorer must find, as Markdown."""
     lines = ["| mutant | fault | found in | as |", "|---|---|---|---|"]
     lines += [
-        f"| {mutant.name} | {mutant.sentence} | {', '.join(mutant.models)} |"
-        f" {' or '.join(sorted(mutant.broken))} |"
+        f"| {mutant.name} | {mutant.sentence} | {', '.join(mutant.models)} | {mutant.broken} |"
         for mutant in MUTANTS.values()
     ]
     return "\n".join(lines) + "\n"

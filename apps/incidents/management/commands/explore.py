@@ -74,7 +74,7 @@ class Command(BaseCommand):
             for model in models(name, SMALL[name], mutant)
             if (walked := self._walk(model, options)).violation is not None
         }
-        if not found & mutant.broken:
+        if mutant.broken not in found:
             raise CommandError(f"{mutant.name} was not found: the explorer is blind there")
         self.stdout.write(f"found, as {', '.join(sorted(found))}")
 
