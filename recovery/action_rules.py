@@ -5,6 +5,7 @@ from __future__ import annotations
 from recovery import wording
 from recovery.decision_prices import price_of_restart
 from recovery.draft import Draft
+from recovery.draft_actions import change_action, want
 from recovery.ladder import Choice, Situation, choose
 from recovery.lifecycle import HARMFUL_ACTIONS, ActionKind, ActionState, IncidentState, Severity
 from recovery.phases import MessagePhase, MessageType, Phase, WorkerState
@@ -21,13 +22,13 @@ def settle_restart(draft: Draft) -> None:
     for action in draft.open_actions(ActionKind.RESTART_PROCESS):
         if action.state in NOT_BEGUN:
             if draft.is_observing:
-                draft.change_action(action, ActionState.REFUSED, draft.observing_because)
+                change_action(draft, action, ActionState.REFUSED, draft.observing_because)
             elif job.is_terminal:
-                draft.change_action(action, ActionState.CANCELLED, f"the job is {job.phase}")
+                change_action(draft, action, ActionState.CANCELLED, f"the job is {job.phase}")
             elif job.phase is not Phase.TROUBLESHOOTING:
-                draft.change_action(action, ActionState.SUPERSEDED, f"the job is in {job.phase} by now")
+                change_action(draft, action, ActionState.SUPERSEDED, f"the job is in {job.phase} by now")
             elif draft.failures:
-                draft.change_action(action, ActionState.SUPERSEDED, "another failure came meanwhile")
+                change_action(draft, action, ActionState.SUPERSEDED, "another failure came meanwhile")
         elif action.state is ActionState.VERIFYING and action.sequence is not None:
             _settle_sent_restart(draft, action)
 
@@ -38,26 +39,26 @@ def settle_stop(draft: Draft) -> None:
         return
     for action in draft.open_actions(ActionKind.STOP_JOB):
         if action.state in NOT_BEGUN:
-            draft.change_action(action, ActionState.REFUSED, draft.observing_because)
+            change_action(draft, action, ActionState.REFUSED, draft.observing_because)
 
 
 def _settle_sent_restart(draft: Draft, action: ActionView) -> None:
     job = draft.job
     missing = [worker.key for worker in job.present if not _has_started(worker)]
     if job.phase is Phase.SUCCEEDED:
-        draft.change_action(action, ActionState.DONE, "the job has finished since")
+        change_action(draft, action, ActionState.DONE, "the job has finished since")
     elif job.phase is not Phase.RUN_COMMAND or action.sequence != job.attempt_sequence:
-        draft.change_action(
-            action, ActionState.FAILED, "the attempt ended before every agent had told of its process"
+        change_action(
+            draft, action, ActionState.FAILED, "the attempt ended before every agent had told of its process"
         )
     elif not missing:
-        draft.change_action(
-            action, ActionState.DONE, f"every agent told of its new process, order {action.sequence}"
+        change_action(
+            draft, action, ActionState.DONE, f"every agent told of its new process, order {action.sequence}"
         )
         draft.settle("restart_process.done", "every agent told of its new process")
     elif action.deadline is not None and draft.now >= action.deadline:
         draft.restart_failed = f"{wording.workers(missing)} did not tell of a new process in time"
-        draft.change_action(action, ActionState.FAILED, draft.restart_failed)
+        change_action(draft, action, ActionState.FAILED, draft.restart_failed)
 
 
 def _has_started(worker: WorkerState) -> bool:
@@ -74,9 +75,10 @@ def settle_deadlines(draft: Draft) -> None:
         if action.state is ActionState.VERIFYING:
             is_harmful = action.kind in HARMFUL_ACTIONS
             end = ActionState.UNKNOWN if is_harmful else ActionState.FAILED
-            draft.change_action(action, end, "its effect was not seen by the deadline")
+            change_action(draft, action, end, "its effect was not seen by the deadline")
         elif action.state is ActionState.READY:
-            draft.change_action(
+            change_action(
+                draft,
                 action,
                 ActionState.FAILED,
                 f"tried {action.try_n} times until the deadline, never got through",
@@ -106,7 +108,7 @@ def ask(draft: Draft, why: str, *, rung: str | None = None) -> None:
     if rung is not None:
         draft.incident.set(rung=rung)
     if not draft.is_wanted(ActionKind.ASK_PERSON):
-        draft.want(ActionKind.ASK_PERSON, why, deadline_seconds=draft.policy.ask_person_deadline_seconds)
+        want(draft, ActionKind.ASK_PERSON, why, deadline_seconds=draft.policy.ask_person_deadline_seconds)
     draft.raise_severity(Severity.HIGH)
     draft.bring_incident(IncidentState.NEEDS_PERSON, why)
     draft.settle("ask_person", why)
@@ -130,7 +132,8 @@ def carry_out(draft: Draft, choice: Choice) -> None:
             continue
         is_restart = remedy.kind is ActionKind.RESTART_PROCESS
         wait_seconds = choice.wait_seconds if is_restart else 0.0
-        draft.want(
+        want(
+            draft,
             remedy.kind,
             remedy.why,
             target=_target(draft, remedy.kind),

@@ -12,6 +12,8 @@ from datetime import timedelta
 
 from recovery import phase_events as ev
 from recovery.draft import Draft
+from recovery.draft_job import know_cause, move
+from recovery.draft_verdict import judge_failure, retitle
 from recovery.evidence import Fact, Role
 from recovery.phases import Phase
 from recovery.records import CountChange, IncarnationView, PastAttempt
@@ -91,7 +93,7 @@ def settle(draft: Draft, told: Explanation, fact: Fact, signal: Signal) -> None:
     past, worker = told.past, told.past.worker
     assert worker is not None
     _put_behind(draft, past, worker)
-    verdict = draft.judge() if draft.failed_attempt == past.n else None
+    verdict = judge_failure(draft) if draft.failed_attempt == past.n else None
     first = verdict.support[0] if verdict is not None and verdict.support else fact
     if past.witness is OnlyWitness.SYMPTOM and first.signal != signal.id:
         if not told.counts and first.rule not in _NEVER_COUNTED:
@@ -99,19 +101,20 @@ def settle(draft: Draft, told: Explanation, fact: Fact, signal: Signal) -> None:
         fact = first
     category = fact.category
     is_taken_back, why = _settle_counters(draft, told, worker, fact)
-    draft.know_cause(
+    know_cause(
+        draft,
         CountChange(
             attempt=past.n,
             cause=told.word or "",
             end_cause=category,
             taken_back=is_taken_back,
             reason=why,
-        )
+        ),
     )
     if draft.failed_attempt == past.n:
         draft.incident.rename_cause(past.end_cause, category, fact.text)
         draft.is_cause_new = True
-        draft.retitle(fact)
+        retitle(draft, fact)
     used = [each.retries for each in draft.job.active]
     if is_taken_back:
         draft.note(
@@ -132,7 +135,7 @@ def _settle_counters(draft: Draft, told: Explanation, worker: WorkerKey, fact: F
         return not told.counts, fact.text
     if past.run != draft.job.run:
         return False, f"{fact.text}; the counters of run {past.run} stand"
-    result = draft.move(ev.CauseKnown(worker, past.n, told.counts, fact.text))
+    result = move(draft, ev.CauseKnown(worker, past.n, told.counts, fact.text))
     draft.settle(result.row, result.reason)
     if told.counts or result.row != "cause.given_up":
         return not told.counts, fact.text
@@ -168,9 +171,10 @@ def look_at_hold(draft: Draft) -> None:
     past = _open_one(draft, job.attempt)
     worker = past.worker if past is not None else job.active[0].key
     assert worker is not None
-    result = draft.move(
+    result = move(
+        draft,
         ev.CauseKnown(
             worker, job.attempt, counts=True, reason=f"in {seconds:g} s nobody told of another cause"
-        )
+        ),
     )
     draft.settle(result.row, result.reason)

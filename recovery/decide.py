@@ -7,6 +7,7 @@ from datetime import datetime
 
 from recovery import phase_events as ev
 from recovery.draft import Draft
+from recovery.draft_job import move
 from recovery.fold import fold
 from recovery.incident_rules import conclude
 from recovery.ladder import jitter_seed
@@ -95,7 +96,7 @@ def decide(state: SubjectState, inbox: tuple[Signal, ...], now: datetime, policy
     job = _as_obeyed(state, replace(state.job, workers=known))
     draft = Draft(state, job, inbox, now, policy)
     if len(known) < len(state.job.workers):
-        draft.move(ev.WorldChanged(world))
+        move(draft, ev.WorldChanged(world))
     for signal in in_source_order(
         inbox, sequence=job.sequence, uncertainty_seconds=policy.late_uncertainty_seconds
     ):

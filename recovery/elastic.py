@@ -22,6 +22,7 @@ from recovery.decision_prices import (
     steps_at_stake,
 )
 from recovery.draft import Draft
+from recovery.draft_actions import want
 from recovery.figures import Basis, Figure, assumed, quantile, weakest
 from recovery.ladder import NOT_INSTALLED
 from recovery.lifecycle import INSTALLED_ACTIONS, ActionKind
@@ -215,8 +216,12 @@ def _tell(draft: Draft, priced: ElasticChoice, what: str) -> None:
         draft.note("waiting", f"{why}. Costs: {priced.words}")
         return
     refused = "" if kind in INSTALLED_ACTIONS else NOT_INSTALLED
-    draft.want(
-        kind, why, priced=priced, refused_because=draft.observing_because if draft.is_observing else refused
+    want(
+        draft,
+        kind,
+        why,
+        priced=priced,
+        refused_because=draft.observing_because if draft.is_observing else refused,
     )
 
 

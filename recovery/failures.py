@@ -12,6 +12,8 @@ from typing import Any
 from recovery import evidence
 from recovery import phase_events as ev
 from recovery.draft import Draft, Failure
+from recovery.draft_job import move
+from recovery.draft_verdict import observe
 from recovery.evidence import Fact, Role
 from recovery.ladder import isolate
 from recovery.phases import MessageType, Phase, Step
@@ -50,7 +52,7 @@ def move_failure(
     node = draft.lives.node(key, signal)
     fact = evidence.fact_of_end(signal, worker=key, node=node, attempt=before.attempt)
     counts, lines = len(draft.counts), len(draft.timeline)
-    result = draft.move(event, signal, end_cause=_end_cause(event, fact))
+    result = move(draft, event, signal, end_cause=_end_cause(event, fact))
     if result.row not in FAILURE_ROWS:
         return result
     left_run = before.phase is Phase.RUN_COMMAND
@@ -61,7 +63,7 @@ def move_failure(
             draft.checked = {}
         draft.failed_attempt = before.attempt
     draft.add_fact(fact)
-    draft.observe(signal, key, node, before.attempt, fact.role)
+    observe(draft, signal, key, node, before.attempt, fact.role)
     failure = Failure(
         signal, fact, key, counted=len(draft.counts) > counts, left_run=left_run, row=result.row
     )
@@ -150,7 +152,7 @@ def _join(
             node=like.node if like else "",
         )
     )
-    draft.observe(signal, signal.worker, like.node if like else "", attempt, role)
+    observe(draft, signal, signal.worker, like.node if like else "", attempt, role)
     late = (signal.received_at - signal.seen_at).total_seconds()
     draft.note("evidence", text, signal=signal, attempt=attempt, received_after_seconds=round(late, 3))
 

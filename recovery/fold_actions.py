@@ -9,6 +9,8 @@ from recovery import phase_events as ev
 from recovery.asked_restart import standing_of, waiting_restart, why_not
 from recovery.decision_prices import price_of_restart
 from recovery.draft import Draft
+from recovery.draft_actions import change_action, reserve, want
+from recovery.draft_job import move
 from recovery.guards import held_by
 from recovery.lifecycle import (
     INSTALLED_ACTIONS,
@@ -38,17 +40,17 @@ def _go(draft: Draft, signal: Signal) -> None:
         return
     if not draft.incident.is_open:
         draft.use(signal, Use.STALE, "its incident is not open any more")
-        draft.change_action(action, ActionState.SUPERSEDED, "its incident is not open any more")
+        change_action(draft, action, ActionState.SUPERSEDED, "its incident is not open any more")
         return
-    result = draft.move(ev.RecoveryGo(), signal)
+    result = move(draft, ev.RecoveryGo(), signal)
     draft.use(signal, result.use, result.reason)
     if result.use is not Use.USED:
-        draft.change_action(action, ActionState.SUPERSEDED, f"nothing was sent: {result.reason}")
+        change_action(draft, action, ActionState.SUPERSEDED, f"nothing was sent: {result.reason}")
         if result.row == "go.departed":
             draft.entered_troubleshooting = True  # to be chosen anew
         return
-    draft.change_action(
-        action, ActionState.VERIFYING, f"all workers start, order {draft.job.attempt_sequence}",
+    change_action(
+        draft, action, ActionState.VERIFYING, f"all workers start, order {draft.job.attempt_sequence}",
         sequence=draft.job.attempt_sequence, signal=signal,
     )  # fmt: skip
     draft.bring_incident(IncidentState.RECOVERING, "training starts again", signal=signal)
@@ -65,7 +67,7 @@ def _action_end(draft: Draft, signal: Signal) -> None:
     except ValueError:
         draft.use(signal, Use.REFUSED, f"{signal.data.get('state')!r} is no state of an action")
         return
-    if not draft.change_action(action, state, detail or f"told by {signal.source}", signal=signal):
+    if not change_action(draft, action, state, detail or f"told by {signal.source}", signal=signal):
         draft.use(signal, Use.STALE, f"the action is {action.state} and cannot become {state}")
         return
     draft.use(signal, Use.USED, f"{action.kind} {state}")
@@ -85,9 +87,9 @@ def _resolve(draft: Draft, signal: Signal) -> None:
         return
     for action in draft.open_actions():
         if action not in busy:
-            draft.change_action(action, ActionState.CANCELLED, f"incident resolved by {by}", signal=signal)
+            change_action(draft, action, ActionState.CANCELLED, f"incident resolved by {by}", signal=signal)
     for action in busy:
-        draft.change_action(action, ActionState.DONE, f"{by} has answered", signal=signal)
+        change_action(draft, action, ActionState.DONE, f"{by} has answered", signal=signal)
     draft.bring_incident(
         IncidentState.RESOLVED, f"by {by}{f': {reason}' if reason else ''}",
         resolution=Resolution.BY_PERSON, signal=signal,
@@ -104,7 +106,7 @@ def _cancel(draft: Draft, signal: Signal) -> None:
     cancelled = [
         action
         for action in chosen
-        if draft.change_action(action, ActionState.CANCELLED, reason, signal=signal)
+        if change_action(draft, action, ActionState.CANCELLED, reason, signal=signal)
     ]
     if not cancelled:
         draft.use(signal, Use.REFUSED, "nothing of it waits: what is being carried out cannot be taken back")
@@ -141,7 +143,8 @@ def _restart_now(draft: Draft, signal: Signal) -> None:
         _refuse_by_guard(draft, signal, kind)
         return
     draft.note("restart_asked", f"{by} asks for a restart in place{told}", signal=signal, at=draft.now)
-    draft.want(
+    want(
+        draft,
         kind,
         f"Restart in place, asked by {by}{told}",
         deadline_seconds=draft.policy.restart_process_deadline_seconds,
@@ -149,7 +152,8 @@ def _restart_now(draft: Draft, signal: Signal) -> None:
     )
     for question in draft.open_actions(ActionKind.ASK_PERSON):
         is_told = question.state in {ActionState.RUNNING, ActionState.VERIFYING}
-        draft.change_action(
+        change_action(
+            draft,
             question,
             ActionState.DONE if is_told else ActionState.CANCELLED,
             f"{by} has answered",
@@ -169,10 +173,10 @@ def _begin_now(draft: Draft, signal: Signal, action: ActionView | None) -> None:
     if action.kind not in INSTALLED_ACTIONS or draft.is_observing:
         draft.use(signal, Use.REFUSED, f"it cannot be done here: {draft.observing_because}")
         return
-    if action.state is ActionState.PLANNED and draft.reserve(action.kind, action.target):
+    if action.state is ActionState.PLANNED and reserve(draft, action.kind, action.target):
         _refuse_by_guard(draft, signal, action.kind, action_uid=action.uid)
         return
-    draft.change_action(action, ActionState.READY, f"now, by {by}", not_before=draft.now, signal=signal)
+    change_action(draft, action, ActionState.READY, f"now, by {by}", not_before=draft.now, signal=signal)
     draft.use(signal, Use.USED, f"{action.kind} begins now, by {by}")
     draft.settle("person.do_now", f"{action.kind} begins now, by {by}")
 

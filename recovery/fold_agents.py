@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping
 from recovery import causes, decision_prices, evidence, wording
 from recovery import phase_events as ev
 from recovery.draft import Draft
+from recovery.draft_job import move, resumed_from
+from recovery.draft_verdict import observe
 from recovery.failures import move_failure, take_late
 from recovery.lifecycle import ActionKind
 from recovery.phases import MessagePhase, MessageType, Phase
@@ -69,7 +71,7 @@ def _acknowledged(draft: Draft, signal: Signal, key: WorkerKey, phase: MessagePh
         draft.checked[str(key)] = not failed
         for fact in failed:
             draft.add_fact(fact)
-        draft.observe(signal, key, node, draft.job.attempt, evidence.Role.CHECK)
+        observe(draft, signal, key, node, draft.job.attempt, evidence.Role.CHECK)
         draft.is_evidence_new = True
     said = evidence.failed_checks(signal.data)
     seconds = {
@@ -110,9 +112,9 @@ def _mark(draft: Draft, signal: Signal) -> None:
     step = signal.step
     if mark == "first_step" and signal.sequence is not None:
         if not draft.job.protected and draft.job.phase is not Phase.RUN_COMMAND:
-            draft.move(ev.SeenRunning(), signal)
+            move(draft, ev.SeenRunning(), signal)
         event = ev.Message(key, MessageType.MARK, MessagePhase.COMMAND, signal.sequence)
-        result = draft.move(event, signal)
+        result = move(draft, event, signal)
         draft.use(signal, result.use, result.reason)
         if result.use is not Use.USED:
             return
@@ -127,7 +129,7 @@ def _mark(draft: Draft, signal: Signal) -> None:
     if mark not in kinds or (mark == "started" and draft.job.protected):
         return  # under protection the answer to the order has told of the start
     if mark == "restored" and step is not None and draft.attempt is not None:
-        draft.resumed_from(step)
+        resumed_from(draft, step)
     pids, seconds = signal.data.get("pids"), signal.data.get("seconds")
     words = {"started": "started its training process", "restored": f"restored step {step}",
              "rebuilt": "joined its peers", "first_step": f"did its first step, {step}",
@@ -151,7 +153,7 @@ def _hang(draft: Draft, signal: Signal) -> None:
         result = move_failure(draft, ev.HangConfirmed(key, signal.sequence), signal, key)
         draft.use(signal, result.use, result.reason)
         return
-    result = draft.move(ev.HangSuspected(key, signal.sequence), signal)
+    result = move(draft, ev.HangSuspected(key, signal.sequence), signal)
     draft.use(signal, result.use, result.reason)
     if result.use is Use.USED:
         priced = decision_prices.price_of_standstill(draft, signal.data)
@@ -168,8 +170,10 @@ def _hang(draft: Draft, signal: Signal) -> None:
 def _quit(draft: Draft, signal: Signal) -> None:
     reason = str(signal.data.get("reason") or "no reason given")
     by = str(signal.data.get("by") or (f"{signal.worker} (ctl)" if signal.worker else "somebody"))
-    result = draft.move(
-        ev.Quit(at_safe_point=signal.data.get("at_safe_point") is True, reason=f"{reason} ({by})"), signal
+    result = move(
+        draft,
+        ev.Quit(at_safe_point=signal.data.get("at_safe_point") is True, reason=f"{reason} ({by})"),
+        signal,
     )
     draft.use(signal, result.use, result.reason)
     if result.use is Use.USED:
@@ -182,7 +186,7 @@ def _checkpoint(draft: Draft, signal: Signal) -> None:
     if signal.data.get("state") != "committed":
         draft.use(signal, Use.CONTEXT, f"checkpoint {step} is not committed")
         return
-    result = draft.move(ev.SafePoint(), signal)
+    result = move(draft, ev.SafePoint(), signal)
     draft.use(signal, result.use, f"checkpoint {step} committed; {result.reason}")
     if result.row == "safe_point.stop":
         draft.asked_to_stop = f"Stop asked for, at the safe point after checkpoint {step}"

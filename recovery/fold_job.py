@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 
 from recovery import phase_events as ev
 from recovery.draft import Draft
+from recovery.draft_job import move
 from recovery.signals import Signal, SignalKind, Use
 
 Handler = Callable[[Draft, Signal], None]
@@ -15,7 +16,7 @@ def _job_event(make: Callable[[Signal], ev.Event], kind: str, text: str) -> Hand
     """A handler that turns a signal's data into one event."""
 
     def handle(draft: Draft, signal: Signal) -> None:
-        result = draft.move(make(signal), signal)
+        result = move(draft, make(signal), signal)
         draft.use(signal, result.use, result.reason)
         if result.use is Use.USED:
             draft.note(kind, text, signal=signal, reason=str(signal.data.get("reason") or ""))
@@ -39,7 +40,7 @@ def _max_retry(draft: Draft, signal: Signal) -> None:
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= 100_000:
         draft.use(signal, Use.REFUSED, f"max retry {value!r} is not a number from 0 to 100000")
         return
-    result = draft.move(ev.MaxRetryChanged(value), signal)
+    result = move(draft, ev.MaxRetryChanged(value), signal)
     draft.settle(result.row, result.reason)
     draft.use(signal, result.use, result.reason)
 
@@ -50,7 +51,7 @@ def _protection(draft: Draft, signal: Signal) -> None:
         draft.wish_for_protection = wanted
         draft.use(signal, Use.USED, "kept for the time when the cluster is armed: it is in observe")
         return
-    result = draft.move(ev.Protection(wanted, str(signal.data.get("reason") or "")), signal)
+    result = move(draft, ev.Protection(wanted, str(signal.data.get("reason") or "")), signal)
     draft.settle(result.row, result.reason)
     draft.use(signal, result.use, result.reason)
 

@@ -8,6 +8,7 @@ from datetime import timedelta
 from recovery import causes, evidence, wording
 from recovery import phase_events as ev
 from recovery.draft import Draft
+from recovery.draft_verdict import judged_facts
 from recovery.evidence import Role
 from recovery.failures import FAILURE_ROWS, move_failure, take_evidence, take_late
 from recovery.phases import MessagePhase, MessageType, Phase
@@ -109,7 +110,7 @@ def _is_really_gone(draft: Draft, signal: Signal, view: IncarnationView) -> bool
         fact.worker == str(view.worker)
         and fact.attempt == draft.job.attempt
         and abs(fact.at - signal.seen_at) <= bound
-        for fact in draft.judged_facts()
+        for fact in judged_facts(draft)
         if fact.role is not Role.CHECK
     ):
         return (

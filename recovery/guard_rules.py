@@ -7,6 +7,7 @@ the guard's window has room, else each minute, and what is still needed then is 
 from __future__ import annotations
 
 from recovery.draft import Draft
+from recovery.draft_actions import want
 from recovery.guards import held_by, retry_at
 from recovery.ladder import fraction
 from recovery.lifecycle import ActionKind, IncidentState, WaitingFor
@@ -18,7 +19,7 @@ def try_held_again(draft: Draft) -> None:
         return
     for held in draft.before.held_back:
         if held.kind is ActionKind.STOP_JOB and draft.job.is_terminal and not draft.is_wanted(held.kind):
-            draft.want(held.kind, held.why, target=held.target, deadline_seconds=held.deadline_seconds)
+            want(draft, held.kind, held.why, target=held.target, deadline_seconds=held.deadline_seconds)
             if not draft.held_by and draft.incident.waiting_for is WaitingFor.GUARD:
                 draft.bring_incident(IncidentState.OPEN, "the guard has room again")
 

@@ -24,6 +24,9 @@ from recovery.comparisons import SLOW
 from recovery.culprit import facts_from_stored, judge
 from recovery.decision_prices import price_of_restart
 from recovery.draft import Draft
+from recovery.draft_actions import change_action, want
+from recovery.draft_job import move
+from recovery.draft_verdict import diagnose, judge_failure, store_verdict
 from recovery.elastic import look_at_elastic
 from recovery.evidence import Role, ended_alike
 from recovery.guard_rules import settle_held, try_held_again
@@ -85,7 +88,7 @@ def conclude(draft: Draft) -> None:
     if draft.is_observing:
         _refuse_while_observing(draft)
     if draft.is_evidence_new and (draft.incident.is_open or draft.is_cause_new):
-        draft.store_verdict()
+        store_verdict(draft)
     _close_resolved(draft)
     _direct(draft)
     for action in draft.open_actions():
@@ -119,7 +122,7 @@ def _look_at_barrier(draft: Draft) -> None:
         for w in job.present
         if w.must_exit or w.restarted or (w.inner_phase is Phase.BOOT_CHECKING and not w.handled)
     ]
-    result = draft.move(ev.BarrierExpired())
+    result = move(draft, ev.BarrierExpired())
     draft.note(
         "barrier_expired",
         f"{wording.workers(missing)} not heard of in {draft.policy.enrol_barrier_seconds:.0f} s: "
@@ -135,7 +138,7 @@ def _open_for_failures(draft: Draft) -> None:
     """Every failure opens an incident, reopens the resolved one of the same cause, or joins the open one."""
     if not draft.failures:
         return
-    verdict = draft.judge()
+    verdict = judge_failure(draft)
     first = draft.failures[0]
     title = verdict.reason if verdict.support else first.fact.text
     incident = draft.incident
@@ -196,7 +199,7 @@ def _is_same_cause(draft: Draft, category: str) -> bool:
     stored = resolved.verdict
     facts = (fact for fact in facts_from_stored(stored) if fact.attempt == stored.get("attempt"))
     was = judge(facts, uncertainty_seconds=draft.policy.late_uncertainty_seconds).support
-    now = draft.judge().support
+    now = judge_failure(draft).support
     return bool(was and now) and ended_alike(was[0], now[0])
 
 
@@ -238,8 +241,8 @@ def _open_for_stop(draft: Draft) -> None:
         draft.incident.set(title=why, attempt=draft.job.attempt)
         draft.raise_severity(Severity.LOW)
         draft.failed_attempt = draft.job.attempt
-    draft.want(
-        ActionKind.STOP_JOB, f"{why}. The job is suspended, not deleted.",
+    want(
+        draft, ActionKind.STOP_JOB, f"{why}. The job is suspended, not deleted.",
         deadline_seconds=draft.policy.stop_job_deadline_seconds,
     )  # fmt: skip
 
@@ -271,8 +274,8 @@ def _troubleshooting(draft: Draft) -> None:
         ask(draft, f"{wording.workers(leaving)} was told to leave its container and is still there")
         return
     if draft.is_evidence_new or silent:
-        draft.store_verdict()
-    verdict = draft.judge()
+        store_verdict(draft)
+    verdict = judge_failure(draft)
     attempts = draft.past
     stuck_restarts, stuck_step = stuck(attempts, draft.policy)
     choice = choose(
@@ -288,7 +291,7 @@ def _troubleshooting(draft: Draft) -> None:
             failures_in_window=failures_in_window(attempts, draft.now, draft.policy),
             stuck_restarts=stuck_restarts,
             stuck_step=stuck_step,
-            diagnosis=draft.diagnose()[0],
+            diagnosis=diagnose(draft)[0],
             rebuilt=_rebuilt(draft, verdict.worker),
         ),
         draft.policy,
@@ -547,7 +550,7 @@ def _over(draft: Draft) -> None:
     if job.phase is Phase.SUCCEEDED:
         for action in draft.open_actions(ActionKind.ASK_PERSON, ActionKind.STOP_JOB):
             if action.state in NOT_BEGUN:
-                draft.change_action(action, ActionState.CANCELLED, "the job has finished")
+                change_action(draft, action, ActionState.CANCELLED, "the job has finished")
     if draft.open_actions() or draft.is_wanted(*REMEDIES, ActionKind.ASK_PERSON) or draft.held_by:
         return
     if incident.state is IncidentState.NEEDS_PERSON and job.phase is Phase.FAILED and _stop_failed(draft):
@@ -571,7 +574,7 @@ def _stop_failed(draft: Draft) -> bool:
 
 def _fail_over_budget(draft: Draft) -> None:
     words = wording.failures(draft.job)
-    verdict = draft.judge()
+    verdict = judge_failure(draft)
     choice = choose(
         Situation(
             category=verdict.category, reason=verdict.reason, workers=len(draft.job.present),
@@ -594,8 +597,9 @@ def _refuse_while_observing(draft: Draft) -> None:
     if not draft.incident.is_open or not any(failure.left_run for failure in draft.failures):
         return
     because = draft.observing_because
-    verdict = draft.judge()
-    draft.want(
+    verdict = judge_failure(draft)
+    want(
+        draft,
         ActionKind.RESTART_PROCESS,
         f"{verdict.reason}: would restart in place",
         refused_because=because,

@@ -21,6 +21,7 @@ from recovery.comparisons import (
 )
 from recovery.decision_prices import price_of_slow_machine
 from recovery.draft import Draft
+from recovery.draft_actions import change_action, want
 from recovery.evidence import Fact, Role
 from recovery.failures import take_evidence
 from recovery.figures import Figure
@@ -246,7 +247,7 @@ def _clear(draft: Draft) -> None:
     why = f"the last {NEEDED} comparisons in a row find no machine slow"
     for action in draft.open_actions():
         is_begun = action.state not in NOT_BEGUN
-        draft.change_action(action, ActionState.DONE if is_begun else ActionState.CANCELLED, why)
+        change_action(draft, action, ActionState.DONE if is_begun else ActionState.CANCELLED, why)
     draft.bring_incident(
         IncidentState.RESOLVED, why,
         resolution=Resolution.RECOVERED if was_told else Resolution.FALSE_ALARM,
@@ -376,8 +377,14 @@ def _want(
     refused = (
         draft.observing_because if draft.is_observing else "" if kind in INSTALLED_ACTIONS else NOT_INSTALLED
     )
-    draft.want(
-        kind, why, target=target, priced=priced, deadline_seconds=deadline_seconds, refused_because=refused
+    want(
+        draft,
+        kind,
+        why,
+        target=target,
+        priced=priced,
+        deadline_seconds=deadline_seconds,
+        refused_because=refused,
     )
 
 
