@@ -109,7 +109,7 @@ def ask(draft: Draft, why: str, *, rung: str | None = None) -> None:
         draft.incident.set(rung=rung)
     if not draft.is_wanted(ActionKind.ASK_PERSON):
         want(draft, ActionKind.ASK_PERSON, why, deadline_seconds=draft.policy.ask_person_deadline_seconds)
-    draft.raise_severity(Severity.HIGH)
+    draft.incident.raise_severity(Severity.HIGH)
     draft.bring_incident(IncidentState.NEEDS_PERSON, why)
     draft.settle("ask_person", why)
 
@@ -165,5 +165,5 @@ def take_next_rung(draft: Draft) -> None:
         draft.policy, draft.seed,
     )  # fmt: skip
     carry_out(draft, choice)
-    draft.raise_severity(Severity.HIGH)
+    draft.incident.raise_severity(Severity.HIGH)
     draft.bring_incident(IncidentState.NEEDS_PERSON, choice.why)

@@ -1,4 +1,8 @@
-"""A decision in the making: what one pass has found and wants so far. Lives only inside ``decide``."""
+"""A decision in the making: what one pass has found and wants so far. Lives only inside ``decide``.
+
+What writes more than a line of it has a module: draft_job (phase, attempts, counts), draft_orders, draft_actions,
+draft_verdict (the evidence of the attempt that failed) and draft_incident.
+"""
 
 from __future__ import annotations
 
@@ -9,18 +13,10 @@ from typing import Any
 
 from recovery import comparisons, diagnosis
 from recovery import culprit as verdicts
+from recovery.draft_incident import IncidentDraft
 from recovery.evidence import Fact
-from recovery.incident_draft import IncidentDraft
 from recovery.ladder import Choice, jitter_seed
-from recovery.lifecycle import (
-    OPEN_ACTION_STATES,
-    ActionKind,
-    IncidentState,
-    Resolution,
-    Severity,
-    WaitingFor,
-    incident_path,
-)
+from recovery.lifecycle import OPEN_ACTION_STATES, ActionKind, IncidentState, Resolution, WaitingFor
 from recovery.phases import JobState
 from recovery.placement import Lives
 from recovery.records import (
@@ -55,7 +51,6 @@ _ACTORS = {
     Source.ALERTMANAGER: "alertmanager",
     Source.PROMETHEUS: "prometheus",
 }
-_SEVERITIES = list(Severity)  # highest first
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,48 +72,54 @@ class Draft:
         self, state: SubjectState, job: JobState, inbox: tuple[Signal, ...], now: datetime, policy: Policy
     ) -> None:
         self.before = state
-        self.job = job
         self.now = now
         self.policy = policy
-        self.lives = Lives.before(state, inbox)
         self.seed = jitter_seed(f"{state.subject.kind}/{state.subject.key}", state.decision_n)
+        self.is_mode_observe = state.subject.mode is Mode.OBSERVE
+        self.rule, self.reason = "none", "nothing changed"
+
+        # As it stands by now.
+        self.job = job
+        self.lives = Lives.before(state, inbox)
         self.incident = IncidentDraft(state)
         self.actions: dict[str, ActionView] = {action.uid: action for action in state.actions}
         self.attempt: AttemptView | None = state.attempt
-        self.began_attempt = False
-        self.entered_troubleshooting = False
-        self.rows: list[str] = []
-        self.failures: list[Failure] = []
-        self.suspicions: list[Fact] = []  # hangs that were suspected
-        self.choices: list[Choice] = []  # remedies that the fold itself has chosen
-        self.is_mode_observe = state.subject.mode is Mode.OBSERVE
-        self.wish_for_protection: bool | None = None  # told while the cluster is in observe
-        self.asked_to_stop: str = ""  # why, when somebody asked for Stopped
-        self.restart_failed = ""  # why the restart in place did not work
+        self.past: list[PastAttempt] = list(state.past_attempts)
+
+        # The evidence of the attempt that failed, as the incident keeps it from decision to decision.
         stored = state.incident.verdict if state.incident else {}
+        failed, checked = stored.get("attempt"), stored.get("checked")
+        self.failed_attempt = failed if isinstance(failed, int) else None
+        self.checked: dict[str, bool] = (
+            {str(key): bool(value) for key, value in checked.items()} if isinstance(checked, Mapping) else {}
+        )
         self.facts: list[Fact] = list(verdicts.facts_from_stored(stored))
         self.seen = diagnosis.Seen(stored, registry.find(policy.rules))
         self.slow = comparisons.from_stored(stored.get("slow")) if self.incident.was_open else None
         self.elastic_told = stored.get("elastic")  # what an earlier decision said of a loss
-        self.is_slow_new = False  # this inbox brought a comparison of a machine that is followed
-        checked = stored.get("checked")
-        self.checked: dict[str, bool] = (
-            {str(key): bool(value) for key, value in checked.items()} if isinstance(checked, Mapping) else {}
-        )
-        failed = stored.get("attempt")
-        self.failed_attempt = failed if isinstance(failed, int) else None
+        self.verdict: dict[str, Any] = {}
+
+        # What this inbox brought.
+        self.rows: list[str] = []  # of the phase table, in the order in which they fired
+        self.failures: list[Failure] = []
+        self.suspicions: list[Fact] = []  # hangs that were suspected
+        self.choices: list[Choice] = []  # remedies that the fold itself has chosen
+        self.wish_for_protection: bool | None = None  # told while the cluster is in observe
+        self.asked_to_stop: str = ""  # why, when somebody asked for Stopped
+        self.restart_failed = ""  # why the restart in place did not work
         self.is_evidence_new = False
         self.is_cause_new = False  # what was open about the incident's failure is known now
-        self.first_step_at: datetime | None = None  # all workers' first step, if it came in this inbox
+        self.is_slow_new = False  # a comparison of a machine that is followed
+        self.began_attempt = False
+        self.entered_troubleshooting = False
+        self.first_step_at: datetime | None = None  # all workers' first step
         self.first_steps: dict[WorkerKey, tuple[datetime, int | None]] = {}
-        self.rule, self.reason = "none", "nothing changed"
-        self.verdict: dict[str, Any] = {}
-        self.next_looks: list[datetime] = []
+
+        # What the decision will say and want.
         self.uses: list[SignalUse] = []
         self.orders: list[OrderWanted] = []
         self.counts: list[CountWanted] = []
         self.count_changes: list[CountChange] = []
-        self.past: list[PastAttempt] = list(state.past_attempts)
         self.attempts: list[AttemptChange] = []
         self.wanted: list[ActionWanted] = []
         self.action_changes: list[ActionChange] = []
@@ -127,6 +128,7 @@ class Draft:
         self.timeline: list[TimelineEntry] = []
         self.considered: list[Considered] = []
         self.ended: list[tuple[int, EndCause]] = []
+        self.next_looks: list[datetime] = []
         self.directive = ""
 
     # What is so.
@@ -246,8 +248,6 @@ class Draft:
         self.facts.append(fact)
         self.is_evidence_new = True
 
-    # What moves.
-
     # What becomes of the incident.
 
     def bring_incident(
@@ -261,23 +261,12 @@ class Draft:
         signal: Signal | None = None,
     ) -> None:
         """Bring the open incident into a state, through its table; each state on the way is said."""
-        incident = self.incident
-        if incident.state is None:
-            return
-        if incident.state is to:
-            if to is IncidentState.WAITING and incident.waiting_for is not waiting_for:
-                incident.set(waiting_for=waiting_for, waiting_until=waiting_until)
-                incident.waiting_for = waiting_for
-            return
-        for state in incident_path(incident.state, to):
-            if state is IncidentState.RESOLVED:
-                incident.set(resolution=resolution or Resolution.RECOVERED)
-                incident.resolved_at = self.now
-            incident.passed(state, self.now)
+        path = self.incident.bring(
+            to, self.now, waiting_for=waiting_for, waiting_until=waiting_until, resolution=resolution
+        )
+        for state in path:
             data: dict[str, Any] = {"state": str(state)}
             if state is IncidentState.WAITING:
-                incident.set(waiting_for=waiting_for, waiting_until=waiting_until)
-                incident.waiting_for = waiting_for
                 data |= {"waiting_for": str(waiting_for or "")}
             if state is IncidentState.RESOLVED:
                 data |= {"resolution": str(resolution or "")}
@@ -288,12 +277,6 @@ class Draft:
                 at=self.now,
                 **data,
             )
-
-    def raise_severity(self, severity: Severity) -> None:
-        """At least this severe; never less than it was."""
-        present = self.incident.severity
-        if present is None or _SEVERITIES.index(severity) < _SEVERITIES.index(present):
-            self.incident.set(severity=severity)
 
     # The end.
 

@@ -31,21 +31,8 @@ from recovery.elastic import look_at_elastic
 from recovery.evidence import Role, ended_alike
 from recovery.guard_rules import settle_held, try_held_again
 from recovery.ladder import Choice, Situation, choose, failures_in_window, stuck
-from recovery.lifecycle import (
-    ActionKind,
-    ActionState,
-    IncidentState,
-    Resolution,
-    Severity,
-    WaitingFor,
-)
-from recovery.phases import (
-    WAITING_FOR_CAPACITY,
-    MessagePhase,
-    MessageType,
-    Phase,
-    WorkerState,
-)
+from recovery.lifecycle import ActionKind, ActionState, IncidentState, Resolution, Severity, WaitingFor
+from recovery.phases import WAITING_FOR_CAPACITY, MessagePhase, MessageType, Phase, WorkerState
 from recovery.records import AttemptChange, Mode
 from recovery.rules import ends
 from recovery.slow_nodes import is_followed, look_at_slow
@@ -160,13 +147,13 @@ def _open_for_failures(draft: Draft) -> None:
     if any(failure.left_run for failure in draft.failures) or incident.seen_failed_at is None:
         incident.set(seen_failed_at=seen)
     counted = any(failure.counted for failure in draft.failures)
-    draft.raise_severity(Severity.MEDIUM if counted else Severity.LOW)
+    draft.incident.raise_severity(Severity.MEDIUM if counted else Severity.LOW)
     known = draft.before.incident.causes if incident.was_open and draft.before.incident else ()
     ends_known = [category for category in known if category != SLOW]
     is_new_cause = ends_known and any(f.counted and f.fact.category not in known for f in draft.failures)
     is_last_one = counted and draft.job.recover_count >= draft.job.max_retry and draft.job.protected
     if is_new_cause or is_last_one:
-        draft.raise_severity(Severity.HIGH)
+        draft.incident.raise_severity(Severity.HIGH)
 
 
 def _open(draft: Draft, category: str, title: str) -> None:
@@ -239,7 +226,7 @@ def _open_for_stop(draft: Draft) -> None:
         _open(draft, "stop_asked", why)
         draft.incident.join("stop_asked", why)
         draft.incident.set(title=why, attempt=draft.job.attempt)
-        draft.raise_severity(Severity.LOW)
+        draft.incident.raise_severity(Severity.LOW)
         draft.failed_attempt = draft.job.attempt
     want(
         draft, ActionKind.STOP_JOB, f"{why}. The job is suspended, not deleted.",
@@ -305,9 +292,9 @@ def _troubleshooting(draft: Draft) -> None:
         _wait_or_recover(draft, choice)
     elif ActionKind.STOP_JOB in kinds:
         incident.set(title=choice.why)
-        draft.raise_severity(Severity.CRITICAL)
+        draft.incident.raise_severity(Severity.CRITICAL)
     else:
-        draft.raise_severity(Severity.HIGH)
+        draft.incident.raise_severity(Severity.HIGH)
         draft.bring_incident(IncidentState.NEEDS_PERSON, choice.why)
 
 
@@ -371,7 +358,7 @@ def _restarting(draft: Draft) -> None:
     if draft.now < due:
         draft.look_at(due)
     elif incident.severity not in {Severity.HIGH, Severity.CRITICAL}:
-        draft.raise_severity(Severity.HIGH)
+        draft.incident.raise_severity(Severity.HIGH)
         waited = (draft.now - since).total_seconds()
         draft.note("waiting", f"Still {job.reason} after {waited:.0f} s. Going on smaller is not installed.")
         draft.settle("capacity.deadline", job.reason)
@@ -384,7 +371,7 @@ def _look_at_return(draft: Draft, missing: str) -> None:
     if draft.now < due:
         draft.look_at(due)
     elif draft.incident.severity not in {Severity.HIGH, Severity.CRITICAL}:
-        draft.raise_severity(Severity.HIGH)
+        draft.incident.raise_severity(Severity.HIGH)
         waited = (draft.now - since).total_seconds()
         draft.note("waiting", f"Still waits for {missing} after {waited:.0f} s: look at its pod.")
         draft.settle("return.deadline", f"{missing} is not back after {waited:.0f} s")
@@ -586,7 +573,7 @@ def _fail_over_budget(draft: Draft) -> None:
         draft.bring_incident(IncidentState.OPEN, f"Failed: {words}")
     carry_out(draft, choice)
     draft.incident.set(title=f"Failed: {words}")
-    draft.raise_severity(Severity.CRITICAL)
+    draft.incident.raise_severity(Severity.CRITICAL)
 
 
 # Observe.

@@ -303,7 +303,7 @@ def _tell(draft: Draft, one: Compared) -> None:
         if one.machine
         else "A machine of the job is slow"
     )
-    draft.raise_severity(Severity.MEDIUM)
+    draft.incident.raise_severity(Severity.MEDIUM)
     draft.settle("slow.confirmed", sentence)
     draft.considered.append(
         Considered(str(ActionKind.RESTART_PROCESS), "it would be as slow again on the same machine")

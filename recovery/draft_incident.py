@@ -5,8 +5,17 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from recovery.lifecycle import OPEN_INCIDENT_STATES, IncidentState, Severity
+from recovery.lifecycle import (
+    OPEN_INCIDENT_STATES,
+    IncidentState,
+    Resolution,
+    Severity,
+    WaitingFor,
+    incident_path,
+)
 from recovery.records import IncidentChange, SubjectState
+
+_SEVERITIES = list(Severity)  # highest first
 
 
 class IncidentDraft:
@@ -46,6 +55,41 @@ class IncidentDraft:
         """It came into a state."""
         self.state, self.state_since, self.waiting_for = state, now, None
         self._path.append(state)
+
+    def bring(
+        self,
+        to: IncidentState,
+        now: datetime,
+        *,
+        waiting_for: WaitingFor | None,
+        waiting_until: datetime | None,
+        resolution: Resolution | None,
+    ) -> tuple[IncidentState, ...]:
+        """Bring it into a state, through its table. Gives the states that it came into, in order."""
+        if self.state is None:
+            return ()
+        if self.state is to:
+            if to is IncidentState.WAITING and self.waiting_for is not waiting_for:
+                self._wait(waiting_for, waiting_until)
+            return ()
+        path = incident_path(self.state, to)
+        for state in path:
+            if state is IncidentState.RESOLVED:
+                self.set(resolution=resolution or Resolution.RECOVERED)
+                self.resolved_at = now
+            self.passed(state, now)
+            if state is IncidentState.WAITING:
+                self._wait(waiting_for, waiting_until)
+        return path
+
+    def _wait(self, waiting_for: WaitingFor | None, until: datetime | None) -> None:
+        self.set(waiting_for=waiting_for, waiting_until=until)
+        self.waiting_for = waiting_for
+
+    def raise_severity(self, severity: Severity) -> None:
+        """At least this severe; never less than it was."""
+        if self.severity is None or _SEVERITIES.index(severity) < _SEVERITIES.index(self.severity):
+            self.set(severity=severity)
 
     def take_back(self) -> None:
         """It was resolved a moment ago, in this very decision, and something newer has come."""
