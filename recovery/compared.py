@@ -56,6 +56,7 @@ def _names(clause: str) -> set[str]:
 
 
 _THIS = re.compile(
+    rf"\b[a-z]{{1,12}} ?\d{{1,5}}'s {_NODE}\b|"
     r"\b(?:this|that) one\b|"
     rf"\b(?:this|that|one|the same|the very same|a single|its) (?:\w{{1,20}} )?(?:{_NODE})\b(?! (?:type"
     rf"|pool|group))"
@@ -70,6 +71,8 @@ _PLACED = re.compile(
     rf" [^;]{{0,60}}\b(?:on|to|onto|at|in) (?:this|that|the same|one) (?:\w{{1,20}} )?{_NODE}\b"
 )
 _PEERS = re.compile(
+    rf"\b\d{{1,5}} of (?:the |its |all )?\d{{1,5}} (?:\w{{1,20}} )?{_NODE}s\b|\ball but (?:one|this)\b"
+    rf"|\bnone of the {_NODE}s (?:that|which|with)\b|"
     rf"\b(?:peers?|neighbou?rs?|sisters?|siblings?|twins?)\b(?! (?:project|team|user|tenant|group"
     rf"|account))|\b(?:other|another|remaining|identical"
     rf"|all other|any other"
@@ -95,7 +98,10 @@ _SAME_MACHINES = re.compile(
     rf"\b(?:same|this|that|these|those|very) (?:\w{{1,20}} )?{_NODE}s?\b|\bthere\b|\bhere\b"
 )
 _PASSES = re.compile(
-    r"\b(?:fine|clean|ok|okay|pass(?:es|ed)?|works?|worked|succeeds?|succeeded|healthy|normal"
+    r"\b(?:enumerates?|exposes?|offers?|boots?|joins?|returns?|produces?|removes?|removed|resolves?"
+    r"|resolved"
+    r"|fixe[sd]|avoids?|serves?|carry|carries"
+    r"|fine|clean|ok|okay|pass(?:es|ed)?|works?|worked|succeeds?|succeeded|healthy|normal"
     r"|unaffected|sees?|finds?|lists?"
     r"|shows? (?:all|its|the|every|eight|8|them)|detects?|(?:is|are) (?:there|present|visible|found)"
     r"|has (?:it|them|all)"
@@ -158,7 +164,8 @@ _SINCE_RELEASE = re.compile(
     r"|\bnew (?:image|release|version|build|stack|library|framework|wheel|compiler)\b"
 )
 _MACHINE_SET_UP = re.compile(
-    r"\b(?:kernel|bios|firmware|uefi|grub|iommu|acs|sr-iov|microcode|boot(?:ed|ing)? (?:options"
+    r"\b(?:kernel|bios|firmware|uefi|grub|iommu|smmu|vt-d|acs|machine (?:set-?up|settings"
+    r"|configuration)|set-?up of the (?:machines|nodes|hosts)|sr-iov|microcode|boot(?:ed|ing)? (?:options"
     r"|parameters|line|option"
     r"|parameter|image)"
     r"|command line|reinstall\w{0,6}|re-?imag\w{1,4}|node image|host image|base os|os (?:image|update"
@@ -194,6 +201,7 @@ _ANYBODY = re.compile(
     r"|trivial)\b"
 )
 _ALL_NODES = re.compile(
+    r"\b(?:on|in|of|across) the (?:whole |entire )?(?:cluster|partition|pool|fleet|site|rack)\b|"
     rf"\b(?:all|every|each|any|whichever|whole|entire|no"
     rf"|most) (?:of )?(?:the )?(?:\w{{1,20}} )?(?:{_NODE}s?|cluster|pool|partition|fleet|rack|site)\b"
     r"|\beverywhere\b|\b(?:cluster|fleet|pool|site|partition)[- ]?wide\b|\bacross the\b"
@@ -218,6 +226,7 @@ _SMALL = re.compile(
     r"|checkpoints?)\b"
 )
 _OLDER_CHECKPOINT = re.compile(
+    r"\bsame (?:\w{1,20} ){0,2}(?:with|from|for|at) (?:the|an|one) checkpoint (?:before|earlier|older)|"
     r"\b(?:older|earlier|previous|other|another|any|every|each|all|two|three"
     r"|both) (?:\w{1,20} ){0,2}checkpoints?\b[^;]{0,60}\b(?:same"
     r"|alike|too|also|as well|likewise|equally|fail\w{0,3}|identical)|\bsame (?:\w{1,20} ){0,4}(?:older"
@@ -347,7 +356,7 @@ def read(text: str, clauses: Sequence[str], *, on_several: bool) -> Compared:
     return Compared(
         node_differs=node_differs,
         release_differs=since_release and old_passes and not set_up and not node_differs,
-        set_up_differs=set_up and old_passes and several and not node_differs,
+        set_up_differs=set_up and old_passes and not node_differs,
         any_image=anybody and (everywhere or set_up) and not node_differs and not ours and not old_passes,
         our_image=ours,
         machine_change=set_up and not node_differs,

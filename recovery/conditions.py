@@ -62,7 +62,7 @@ _GOOD = _set(
 _HARD = _set(
     "unhealthy nothealthy bad failed fail failing failure faulty fault broken defective dead rma"
     " unusable condemned lost missing repair repairs replacement replace replaced inoperable"
-    " malfunction unrecoverable nok uncorrectable"
+    " malfunction unrecoverable nok uncorrectable abnormal critical error fatal alarm offline"
 )
 _SOFT = _set(
     "degraded degrading warning warn marginal suspect predicted predictive foretold wear worn atrisk"
@@ -72,6 +72,12 @@ _PLANNED = _set(
     " progress running checking check checks testing test validating validation starting upcoming"
     " drill notice simulated"
 )
+#: Verdicts as a value only: in a type or reason they speak of what is counted, or of a code.
+_NO_VERDICT = _set("error critical fatal alarm")
+_OUT_OF_SERVICE = re.compile(
+    r"\bout ?of ?service\b|\bnot ?ready\b|\btaken out\b|\bawait\w{0,3} (?:service|repair|replacement)\b"
+)
+_TO_BE_DONE = _set("replace replaced replacement repair repairs")
 _CORRECTED = _set("corrected correctable")
 _MUST_REBOOT = re.compile(
     r"\b(?:re-?boot|reset|power ?cycle)\w* (?:is )?(?:required|needed|pending|due|necessary)"
@@ -144,25 +150,25 @@ def _judged(kind: Sequence[str], value: Sequence[str], rest: Sequence[str], said
         named = kind if not is_good_kind else ()
         if is_good_kind and not set(rest) & _PLANNED:
             return True
-        return _named((*named, *rest), said)
+        return _named(_certain((*named, *rest)), said)
     if told & _GOOD and not told & (_HARD | _SOFT | _NO):
         return None
-    return _named((*value, *rest), said)
+    return _named((*value, *_certain(rest)), said)
+
+
+def _certain(words: Sequence[str]) -> tuple[str, ...]:
+    return tuple(word for word in words if word not in _NO_VERDICT)
 
 
 def _named(words: Sequence[str], said: str) -> bool | None:
+    if _OUT_OF_SERVICE.search(said):
+        return True
     if _MUST_REBOOT.search(said) and not set(words) & _PLANNED:
         return True
     hard = [n for n, word in enumerate(words) if word in _HARD]
     hard = [n for n in hard if not set(words[max(0, n - 2) : n]) & _NO]
     if hard:
-        is_word_of_plan = {words[n] for n in hard} <= {
-            "replace",
-            "replaced",
-            "replacement",
-            "repair",
-            "repairs",
-        }
+        is_word_of_plan = {words[n] for n in hard} <= _TO_BE_DONE
         return None if is_word_of_plan and set(words) & _PLANNED else True
     if any(word in _GOOD and set(words[max(0, n - 1) : n]) & _NO for n, word in enumerate(words)):
         return True

@@ -65,8 +65,9 @@ class History:
 
 _WORD_NUMBERS: Mapping[str, int] = {
     "once": 1, "twice": 2, "second": 2, "third": 3, "fourth": 4, "fifth": 5, "sixth": 6, "two": 2, "three": 3,
-    "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8, "nine": 9, "ten": 10, "twelve": 12, "dozen": 12,
-    "dozens": 24, "several": 3, "many": 5, "multiple": 3, "hundreds": 100, "thousands": 1000, "repeatedly": 3,
+    "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8, "nine": 9, "ten": 10, "eleven": 11, "twelve": 12,
+    "fifteen": 15, "twenty": 20, "thirty": 30, "forty": 40, "dozen": 12, "dozens": 24, "several": 3, "many": 5,
+    "multiple": 3, "hundreds": 100, "thousands": 1000, "repeatedly": 3,
     "again": 2, "both": 2, "repeated": 2, "repeats": 2, "recurring": 3, "keeps": 3, "also": 2,
     "retry": 2, "retries": 2, "rerun": 2,
 }  # fmt: skip

@@ -17,7 +17,14 @@ from recovery.rules.categories import CATEGORIES
 from tests.cases.scoring import score
 
 HERE = Path(__file__).parent
-FILES = ("failures.jsonl", "further.jsonl", "second.jsonl", "machines.jsonl", "programs.jsonl")
+FILES = (
+    "failures.jsonl",
+    "further.jsonl",
+    "second.jsonl",
+    "machines.jsonl",
+    "programs.jsonl",
+    "principles.jsonl",
+)
 
 
 @dataclass(frozen=True)
@@ -37,15 +44,12 @@ class Bar:
 
 
 BARS = {
-    "further": Bar("further.jsonl", "h001", "h282", 271, 0.90, 0.22, 0.89, 0.91, healthy_isolated=1),
-    "further-measured-only": Bar("further.jsonl", "h221", "h282", 62, 0.78, 0.58, healthy_isolated=1),
-    "second-told-in-principles": Bar(
-        "second.jsonl", "k001", "k108", 108, 0.92, 0.15, 0.90, 0.90, healthy_isolated=1
-    ),
-    "second-measured-only": Bar(
-        "second.jsonl", "k109", "k167", 59, 0.81, 0.27, 0.77, 0.89, healthy_isolated=1
-    ),
+    "further": Bar("further.jsonl", "h001", "h282", 271, 0.97, 0.06, 0.97, 0.95),
+    "further-measured-only": Bar("further.jsonl", "h221", "h282", 62, 0.95, 0.10),
+    "second-told-in-principles": Bar("second.jsonl", "k001", "k108", 108, 0.96, 0.08, 0.96, 0.92),
+    "second-measured-only": Bar("second.jsonl", "k109", "k167", 59, 0.96, 0.08, 0.95, 0.92),
     "machines": Bar("machines.jsonl", "w001", "w470", 279, 0.97, 0.06, 0.97, 0.97, 0.95),
+    "principles": Bar("principles.jsonl", "r001", "r424", 424, 0.97, 0.06, 0.97, 0.95, 0.88),
     "programs": Bar("programs.jsonl", "p001", "p424", 275, 0.97, 0.06, 0.97, 0.96, 0.85),
 }
 
