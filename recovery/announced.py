@@ -51,7 +51,7 @@ _COORDINATOR = re.compile(
     r"(?:127\.\d{1,3}\.\d{1,3}\.\d{1,3}|localhost|\[?::1\]?)\b"
 )
 _COUNTS = re.compile(
-    r"\b(?:expect\w{0,3}|configured|should (?:be|have)|wants?|needs?"
+    r"\b(?:expect\w{0,3}|configured|defines?|declares?|should (?:be|have)|wants?|needs?"
     r"|requires?)[^0-9]{0,32}?(\d{1,4})\b[^0-9]{1,40}?"
     r"\b(?:got|found|but|have|has|only|detected|detects?|sees?|saw|reports?|visible|present|available"
     r"|received)\D{0,12}(\d{1,4})\b"

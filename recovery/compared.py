@@ -17,7 +17,7 @@ def _set(words: str) -> frozenset[str]:
 
 _NODE = r"(?:node|host|machine|server|vm|instance|box|blade|hypervisor|worker node)"
 _RUN = r"(?:job|run|pod|task|container|workload|launch|attempt|program|process|script|replica|rank)"
-_IMAGE = r"(?:image|release|version|build|wheel|package|branch|tag|nightly|commit|library|framework|compiler)"
+_IMAGE = r"(?:image|container|release|version|build|wheel|package|branch|tag|nightly|commit|library|framework|compiler)"
 
 #: Where a sentence puts the name of a host; the name itself holds a digit, such as gpu-88, b11 or r7n3.
 _NAME = re.compile(
@@ -27,6 +27,8 @@ _NAME = re.compile(
     r"|machine |instance )?"
     r"((?=[a-z-]{1,30}\d)[a-z][a-z0-9]{0,15}(?:-[a-z0-9]{1,12}){0,6})(?![\w…=/-]|\.\d)"
 )
+#: A clause that goes on with a list of names.
+_ONLY_NAMES = re.compile(r"(?:and |or )?[a-z][a-z0-9-]{0,40}(?: (?:and|or) [a-z][a-z0-9-]{0,40})?")
 _LETTERS = re.compile(r"[a-z]+")
 #: Words before a number that make no host of it; devices, models and formats that look like one.
 _NO_HOST = _set(
@@ -98,7 +100,8 @@ _SAME_MACHINES = re.compile(
     rf"\b(?:same|this|that|these|those|very) (?:\w{{1,20}} )?{_NODE}s?\b|\bthere\b|\bhere\b"
 )
 _PASSES = re.compile(
-    r"\b(?:enumerates?|exposes?|offers?|boots?|joins?|returns?|produces?|removes?|removed|resolves?"
+    r"\b(?:c[ao]mes? up|uses?|good|quiet|enumerates?|exposes?|offers?|boots?|joins?|returns?|produces?"
+    r"|removes?|removed|resolves?"
     r"|resolved"
     r"|fixe[sd]|avoids?|serves?|carry|carries"
     r"|fine|clean|ok|okay|pass(?:es|ed)?|works?|worked|succeeds?|succeeded|healthy|normal"
@@ -179,6 +182,11 @@ _MACHINE_SET_UP = re.compile(
     r"|upgrade of the (?:nodes|hosts|machines|cluster))\b"
 )
 _SINCE = re.compile(r"\b(?:since|after|from|began with|started with|(?:with|on|under) the new)\b")
+_SAME_ONES = re.compile(
+    rf"\b(?:same|these|those|all|both|each) (?:\w{{1,20}} ){{0,2}}(?:{_NODE}s|pairs|slices|pods|vms)\b"
+    rf"|\bon (?:them|the same (?:two|three"
+    rf"|four|five|six|seven|eight|\d{{1,4}}))\b|\b{_NODE}s (?:pinned|that|with|on|which)\b"
+)
 _OUR_IMAGE = re.compile(
     rf"\b(?:our|my|the job's|their|this) (?:new |own |latest |updated )?(?:container )?(?:image"
     rf"|environment|conda env|venv|dockerfile|requirements)\b"
@@ -217,13 +225,11 @@ _EACH_TRY = re.compile(
 )
 _LASTS = re.compile(
     r"\b(?:for|since) (?:\w{1,10} ){0,2}(?:days?|weeks?|months?|yesterday|monday|tuesday|wednesday"
-    r"|thursday|friday|saturday|sunday)\b|\bdays\b"
+    r"|thursday|friday|saturday|sunday)\b|\bdays\b|\ball (?:day|week|month)\b"
 )
 _SMALL = re.compile(
-    r"\b(?:small|smaller|short|shorter|tiny|little|lesser) (?:\w{1,20} )?(?:files?|ones?|images?"
-    r"|objects?|layers?|transfers?"
-    r"|downloads?|pulls?|requests?|blobs?|uploads?|shards?|reads?|writes?|data|artifacts?|models?"
-    r"|checkpoints?)\b"
+    r"\b(?:small|smaller|short|shorter|tiny|little|lesser|quick|brief) (?:\w{1,20} )?(?!node|host"
+    r"|machine|model|batch)\w{2,20}\b"
 )
 _OLDER_CHECKPOINT = re.compile(
     r"\bsame (?:\w{1,20} ){0,2}(?:with|from|for|at) (?:the|an|one) checkpoint (?:before|earlier|older)|"
@@ -250,6 +256,7 @@ class Compared:
 
     node_differs: bool = False
     release_differs: bool = False
+    release_suspected: bool = False
     set_up_differs: bool = False
     any_image: bool = False
     our_image: bool = False
@@ -271,6 +278,11 @@ def without_denials(clause: str) -> str:
 def fails(clause: str) -> bool:
     """Whether a clause tells of a failure; "without error" does not."""
     return _FAILS.search(without_denials(clause)) is not None
+
+
+def passes(clause: str) -> bool:
+    """Whether a clause tells of success and of no failure."""
+    return not fails(clause) and _ONLY.search(clause) is None and _PASSES.search(clause) is not None
 
 
 def passes_on_peers(clause: str) -> bool:
@@ -319,7 +331,12 @@ def read(text: str, clauses: Sequence[str], *, on_several: bool) -> Compared:
     failing: set[str] = set()
     versions: set[str] = set()
     passing: set[str] = set()
+    was_passing = False
     for clause in clauses:
+        if _ONLY_NAMES.fullmatch(clause) and (more := _names(clause)):
+            passing, failing = (passing | more, failing) if was_passing else (passing, failing | more)
+            continue
+        was_passing = False
         is_bad = fails(clause) or _ONLY.search(clause) is not None
         passes = not is_bad and _PASSES.search(clause) is not None
         names = _names(clause)
@@ -336,7 +353,7 @@ def read(text: str, clauses: Sequence[str], *, on_several: bool) -> Compared:
             continue
         peers = _PEERS.search(clause) is not None and _NOT_MACHINES.search(clause) is None
         if passes and (peers or (names and not names & failing)):
-            passes_elsewhere = True
+            passes_elsewhere = was_passing = True
             passing |= names
             continue
         versions |= told
@@ -353,9 +370,12 @@ def read(text: str, clauses: Sequence[str], *, on_several: bool) -> Compared:
     everywhere = _ALL_NODES.search(text) is not None
     several = on_several or len(failing - passing) > 1
     node_differs = here and (passes_elsewhere or (only and bool(failing))) and not several and not old_passes
+    on_one = len(failing - passing) == 1 and not several
+    release = since_release and old_passes and not set_up and not node_differs
     return Compared(
         node_differs=node_differs,
-        release_differs=since_release and old_passes and not set_up and not node_differs,
+        release_differs=release and (several or _SAME_ONES.search(text) is not None) and not on_one,
+        release_suspected=release and not on_one,
         set_up_differs=set_up and old_passes and not node_differs,
         any_image=anybody and (everywhere or set_up) and not node_differs and not ours and not old_passes,
         our_image=ours,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from itertools import pairwise
 
 MAX_CONDITIONS = 64
 _MAX_LENGTH = 400
@@ -35,7 +36,7 @@ _OF_DEVICES = re.compile(
 )
 
 _ACCELERATOR = _set(
-    "gpu gpus nvidia cuda amd rocm accelerator accelerators accelerated chip chips tpu tpus neuron"
+    "gpu gpus nvidia cuda amd rocm accelerator accelerators accelerated accel accels chip chips tpu tpus neuron"
     " trainium inferentia trn hpu hpus gaudi habana npu npus ascend xpu xpus device devices card"
     " cards hbm dcgm ipu wafer mi"
 )
@@ -54,6 +55,11 @@ _OTHERS = _set(
     " kernel filesystem pid dns cni volume quota lease heartbeat swap reserved backup agent"
     " exporter monitor monitoring plugin operator pods job jobs app application deployment probe"
     " webhook task tasks prolog epilog script"
+)
+#: Programs that run on a node; that one of them fails says nothing of the hardware it serves.
+_SOFTWARE = _set(
+    "exporter monitor monitoring plugin operator agent autoscaler daemon daemonset driver upgrade app application"
+    " deployment webhook controller scheduler"
 )
 _MEMORY = _set("hbm ecc dbe uncorrectable uncorrected row remap dram sram vram doublebit")
 _GOOD = _set(
@@ -110,7 +116,13 @@ def _read(condition: str) -> tuple[str, bool]:
     if found is None:
         return _counted(told)
     kind, value, rest = (_words(group) for group in found.groups())
-    every = {*kind, *value, *rest}
+    told_words = (*kind, *value, *rest)
+    every = {
+        *told_words,
+        *(one + two for one, two in pairwise(told_words)),
+    }  # NVSwitch is written NvSwitch, too
+    if set(_words(found[1].rpartition("/")[2])) & _SOFTWARE:
+        return _counted(told)
     part = _part(kind, every)
     if not part:
         return "", False

@@ -47,6 +47,7 @@ class History:
     first_start: bool = False
     node_differs: bool = False
     release_differs: bool = False
+    release_suspected: bool = False
     set_up_differs: bool = False
     any_image: bool = False
     our_image: bool = False
@@ -184,7 +185,7 @@ _FAILURE = re.compile(
 )
 _ONLY_HERE = re.compile(
     rf"\bnone elsewhere\b|\bnever elsewhere\b|\bnever on (?:the |any )?other|\bnowhere else\b"
-    rf"|\bnot elsewhere\b|\bonly (?:on )?(?:this|that|one|the same"
+    rf"|\bnot elsewhere\b|\b(?:only|just) (?:on )?(?:this|that|one|the same"
     rf"|here)\b|\b(?:this|that|one) (?:{_NODE}|{_DEVICE}) (?:only|alone)\b"
     rf"|\bno other (?:{_NODE}|rank|pod|{_DEVICE})|\bonly (?:on )?(?!rank|step|gpu"
     rf"|epoch)[a-z]{{1,12}}-?\d{{1,6}}$|\bonly {_NODE}\b|\b[a-z]{{1,12}}-?\d{{1,6}} (?:only|alone)\b"
@@ -208,6 +209,10 @@ _PASSED = re.compile(
     r"|gone) (?:past|through)\b"
     r"|\bworked (?:again )?(?:on|after|an hour|minutes|later)"
     r"|\bresumed (?:\w{1,20} ){1,3}(?:fine|and (?:went|ran|passed|made))"
+)
+_LATER_TRY = re.compile(
+    r"\b(?:the|a|one|its|next|second|2nd|later|another|following) (?:\w{1,20} )?(?:retry|rerun"
+    r"|re-run|attempt|try|restart|resume)\b"
 )
 #: The failure left together with a machine.
 _AWAY_WITH_NODE = re.compile(
@@ -405,6 +410,8 @@ def read_recurrence(sentence: str) -> History:
         claims["same_node"] = True  # again and again, and not there: so here
     several = claims["other_nodes"] or claims["all_nodes"]
     told = compared.read(text, clauses, on_several=of_people or (several and not claims["only_here"]))
+    if claims["first_time"] and not claims["every"] and count < 2:
+        told = replace(told, node_differs=False, peers_pass=False, one_name=False)  # once is no comparison
     claims["same_node"] |= told.one_name
     if told.node_differs:
         claims["same_node"] = claims["fine_elsewhere"] = True
@@ -459,6 +466,9 @@ def _read_clause(clause: str, claims: dict[str, bool]) -> int:
         return 0
     if compared.passes_for_others(clause):
         claims["only_ours"] = claims["others_pass"] = True
+        return 0
+    if _LATER_TRY.search(clause) and compared.passes(clause):
+        claims["passed"] = True
         return 0
     if compared.passes_for_other_work(clause):
         claims["others_pass"] = True

@@ -48,6 +48,7 @@ NAMES: Mapping[str, str] = {
     "past.node_differs": "this machine fails it and its peers do the same work without it",
     "past.peers_pass": "other machines do the same, and none but this one is said to fail",
     "past.release_differs": "it came with a release of what the job brings, and the one before passes",
+    "past.release_suspected": "it came with a release and the one before passes, on machines that are not told",
     "past.set_up_differs": "it came on several machines with what runs on them, and what ran there before passes",
     "past.any_image": "any image, job or user meets it, wherever it runs",
     "past.our_image": "it came with the job's own image or its own upgrade",

@@ -34,9 +34,23 @@ MACHINE = {"node_differs", "peers_pass"}
         ("always with the long batch, gx-02 and then gx-17", set()),
         ("fails on four different nodes; other jobs get their devices there", set()),
         ("only this team, others are fine", set()),
-        ("began on three nodes with the new build; the old build passes there", {"release_differs"}),
-        ("on five hosts since libfoo 2.1; with the previous release the same hosts run", {"release_differs"}),
-        ("at every start since torch 2.7; 2.6 runs on the same nodes", {"release_differs"}),
+        (
+            "began on three nodes with the new build; the old build passes there",
+            {"release_differs", "release_suspected"},
+        ),
+        (
+            "on five hosts since libfoo 2.1; with the previous release the same hosts run",
+            {"release_differs", "release_suspected"},
+        ),
+        ("every submission with ray 2.55; 2.48 works", {"release_suspected"}),
+        ("since the image 2.1 on gx-4; image 2.0 was fine", set()),
+        ("first time on gx-4; the others in the pool have no trouble", set()),
+        ("3/3 launches on hx-20 died; the image came up on hx-19, hx-21 and hx-22", MACHINE),
+        ("all our runs on all nodes; runs of the neighbour project on the same nodes see them", set()),
+        (
+            "at every start since torch 2.7; 2.6 runs on the same nodes",
+            {"release_differs", "release_suspected"},
+        ),
         (
             "since the driver upgrade on all nodes; the old driver was fine",
             {"machine_change", "set_up_differs"},
