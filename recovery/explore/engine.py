@@ -2,10 +2,11 @@
 
 Safety: the walk stops at the first broken property; because it goes breadth first, the way there is a
 shortest one. Liveness: among the moves that an environment at rest still makes, every way from every state
-that is not settled must lead to a settled one. That fails in a state without such a move, and in a cycle of
-states that are not settled (a strongly connected component of more than one). Both are looked for. Moves which
-change nothing do not go on for ever; beyond that nothing is assumed to be fair, unless a model names who makes a
-move: who can move in every state of a cycle, and never does in it, is not kept from it for ever (weak fairness).
+that is not settled must lead to a settled one. That fails in a state without such a move, which ends the walk like a
+broken property, and in a cycle of states that are not settled (a strongly connected component of more than one),
+which is looked for when all states are known. Moves which change nothing do not go on for ever; beyond that
+nothing is assumed to be fair, unless a model names who makes a move: who can move in every state of a cycle, and
+never does in it, is not kept from it for ever (weak fairness).
 """
 
 from __future__ import annotations
@@ -130,7 +131,7 @@ def walk[S: Hashable](
     Args:
         model: What to walk.
         reduced: Whether states that differ by names only are one.
-        most_states: Stop without a verdict on liveness when so many are stored; the walk says so.
+        most_states: Stop when so many are stored, without having looked for cycles; the walk says so.
         on_layer: Told after each layer: its depth and the states stored so far.
     """
     return _Walker(model, reduced, most_states, on_layer).run()
@@ -217,12 +218,14 @@ class _Walker[S: Hashable]:
             if is_unsettled and move.at_rest and known != number:
                 self.edges.append(known)
                 self.movers.append(self.mover_numbers.setdefault(move.by, len(self.mover_numbers)))
+        if is_unsettled and len(self.edges) == self.first_edge[-1]:
+            return self._broken(model.liveness, self._way(number))
         return None
 
     # Liveness.
 
     def _never_settles(self) -> Walk | None:
-        """The unsettled state nearest to the start from which a way at rest never settles."""
+        """A cycle at rest that never settles: one that is entered nearest to the start."""
         place = {number: n for n, number in enumerate(self.unsettled)}
 
         def following(n: int) -> Iterator[int]:
@@ -230,9 +233,6 @@ class _Walker[S: Hashable]:
                 if (target := place.get(self.edges[edge])) is not None:
                     yield target
 
-        for n, number in enumerate(self.unsettled):
-            if not self._edges_of(n):
-                return self._broken(self.model.liveness, self._way(number))
         cyclic = [
             part
             for part in components(len(self.unsettled), following)

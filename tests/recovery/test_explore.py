@@ -13,15 +13,17 @@ from typing import Any
 import pytest
 from django.core.management import CommandError, call_command
 
+from recovery import draft_job
 from recovery import phase_events as ev
 from recovery.explore import report
 from recovery.explore.catalog import SEED_STATES, SMALL, TITLES, full, model, models
 from recovery.explore.channels import Channels
 from recovery.explore.engine import Walk, walk
-from recovery.explore.jobs import LIVENESS, judge_state, judge_step, remember
+from recovery.explore.jobs import judge_state, judge_step, remember
 from recovery.explore.mutants import MUTANTS, Mutant
 from recovery.explore.processes import Processes, is_at_rest
-from recovery.phases import TABLE, JobState, WorkerState, renumber, step_over
+from recovery.phases import TABLE, JobState, WorkerState, renumber, step, step_over
+from recovery.signals import EndCause
 from tests.recovery.explored import SETTINGS, walked
 
 PAGE = Path(__file__).parents[2] / "docs" / "design" / "phases.md"
@@ -110,7 +112,7 @@ def with_letters(mutant: Mutant, *, sealed: bool, workers: int, rise: int = 3) -
 
 @pytest.mark.parametrize("mutant", IN_CHANNELS, ids=lambda mutant: mutant.name)
 def test_sealed_letters_show_what_plain_ones_show(mutant: Mutant) -> None:
-    """With one worker; with two it takes minutes."""
+    """With one worker; a whole walk of plain letters with two takes minutes."""
     sealed = with_letters(mutant, sealed=True, workers=1).violation
     plain = with_letters(mutant, sealed=False, workers=1).violation
     assert (sealed and sealed.name) == (plain and plain.name)
@@ -123,13 +125,8 @@ def test_most_faults_show_with_one_worker_already() -> None:
 
 @pytest.mark.long
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize(
-    "mutant",
-    [mutant for mutant in IN_CHANNELS if mutant.broken != LIVENESS],
-    ids=lambda mutant: mutant.name,
-)
+@pytest.mark.parametrize("mutant", IN_CHANNELS, ids=lambda mutant: mutant.name)
 def test_plain_letters_show_every_fault_of_channels(mutant: Mutant) -> None:
-    """A fault that only a whole walk shows is compared with one worker: with two it has too many plain states."""
     plain = with_letters(mutant, sealed=False, workers=2, rise=4).violation
     assert plain is not None
     assert plain.name == mutant.broken
@@ -195,6 +192,37 @@ def test_what_is_kept_of_a_job_for_all_its_records_changes_no_move(
             )
             if move.state != state:
                 assert move.at_rest is is_at_rest(job, record, move.label)
+
+
+def test_step_that_is_walked_is_the_one_that_decisions_call() -> None:
+    assert draft_job.step is step
+    assert Processes().step is step
+    assert Channels().step is step
+
+
+NEVER_COUNT = [cause for cause in EndCause if not cause.counts and cause is not EndCause.COMPLETED]
+COUNT = [cause for cause in EndCause if cause.counts and cause is not EndCause.REPLACED]
+
+
+@pytest.mark.parametrize(
+    ("walked_cause", "alike"), [(EndCause.PREEMPTED, NEVER_COUNT), (EndCause.CRASHED, COUNT)]
+)
+def test_cause_that_is_walked_stands_for_all_that_count_alike(
+    walked_cause: EndCause, alike: list[EndCause]
+) -> None:
+    made = Processes(workers=1, max_retry=2)
+    seen = layer = {made.start()}
+    while layer:
+        layer = {move.state for state in layer for move in made.moves(state, reduced=True)} - seen
+        seen = seen | layer
+    assert len(alike) > 3
+
+    def told(state: int, cause: EndCause) -> tuple[Any, ...]:
+        result = step(made.codec.job(state), ev.IncarnationEnded(made.keys[0], cause))
+        return renumber(result.state), result.orders, result.count is None, result.use, result.row
+
+    for state in seen:
+        assert {told(state, cause) for cause in alike} == {told(state, walked_cause)}
 
 
 def test_trace_is_a_table_of_what_happened() -> None:
@@ -301,5 +329,5 @@ def test_every_property_holds_in_every_state_at_full_size(name: str) -> None:
 @pytest.mark.long
 @pytest.mark.timeout(3600)
 def test_several_workers_with_several_retries_are_sound_without_reduction_too() -> None:
-    made = Processes(workers=2, max_retry=1, late_causes=False, exact=True)
+    made = Processes(workers=2, max_retry=1, exact=True)
     assert walk(made, reduced=False).violation is None

@@ -101,6 +101,12 @@ def test_state_without_a_way_on_never_settles() -> None:
     assert told(walk(Graph({"a": "bD", "b": ""}))) == ("settles", ["a", "b"], None)
 
 
+def test_state_without_a_way_on_ends_the_walk() -> None:
+    found = walk(Graph({"a": "bc", "b": "", "c": "d", "d": "E"}))
+    assert told(found) == ("settles", ["a", "b"], None)
+    assert found.states == 3, "what lies behind c is not walked"
+
+
 def test_way_that_only_an_unquiet_environment_goes_is_no_way() -> None:
     assert told(walk(Graph({"a": "bD", "b": "D"}, restless="bD"))) == ("settles", ["a", "b"], None)
 
