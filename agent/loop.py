@@ -30,6 +30,18 @@ class Timer:
         self.call = None
 
 
+class Once:
+    """Runs a call at its first invitation only."""
+
+    def __init__(self, call: Callable[[], None]) -> None:
+        self._call: Optional[Callable[[], None]] = call
+
+    def call(self) -> None:
+        call, self._call = self._call, None
+        if call is not None:
+            call()
+
+
 class Loop:
     """Callbacks in the order in which they were posted; a timer that is due runs after them.
 

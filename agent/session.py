@@ -14,35 +14,25 @@ import signal
 import sys
 import threading
 import time
-from typing import Any, Callable, Dict, List, Optional, Tuple, cast
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from agent import wire
 from agent.channel import Channel
-from agent.checkpoints import FORMATS, CheckpointScan, Found, Seen
 from agent.checks import MOUNT_PROBE_ARGV, KernelLog, QuickSet
+from agent.departure import Departure
 from agent.environment import report as environment_report
-from agent.hang import LOOK_SECONDS as HANG_LOOK_SECONDS
-from agent.hang import HangWatch
-from agent.loop import Loop, Timer
+from agent.limits import Limits
+from agent.loop import Loop, Once
 from agent.outbox import Outbox
 from agent.output import Matcher, Notes, Terminal
 from agent.process import ProcessTable, Stopped
-from agent.progress import Progress, ProgressFile, step_pattern
 from agent.run import Run
 from agent.runner import Runner
 from agent.settings import Settings
-
-# Defaults of waiting times (seconds) until the desk or the environment tells others; DOMAIN 3, DESIGN 3.
-ORDER_WAIT_SECONDS = 20.0
-NO_CONTACT_SECONDS = 60.0
-FINISH_WAIT_SECONDS = 300.0
-STOP_GRACE_SECONDS = 5.0
+from agent.training_watch import TrainingWatch
+from agent.waiting import Waiting
 
 TAIL_SECONDS = 0.1  # an end is reported after so long at most, even if its last lines are stuck
-FLUSH_SECONDS = 0.5  # the exit is delayed by reports for so long at most
-DRAIN_STOPPED_SECONDS = 2.0  # output after a stop: somebody waits for us, so not for a stuck reader
-NOTES_SECONDS = 0.1
-PAUSED_SECONDS = 2.0  # a wait that ran out so much too late is granted so much again
 
 FORWARDED_SIGNALS = (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 
@@ -85,13 +75,23 @@ class Session:
             settings.checkpoint_dir,
         )
         self._channel: Optional[Channel] = None
-        self._limits: Dict[str, float] = {}
-        self._pattern = None
-        if settings.step_pattern is not None:
-            try:
-                self._pattern = step_pattern(settings.step_pattern)
-            except ValueError as error:
-                notes.say("INCIDENTDESK_STEP_PATTERN: %s; taking the default" % error)
+        self._limits = Limits(settings)
+        self._waiting = Waiting(loop, self._on_wait_over)
+        self._training = TrainingWatch(
+            settings=settings,
+            loop=loop,
+            say=notes.say,
+            present_run=lambda: self._run,
+            is_first_worker=self._is_first_worker,
+            tell=self._tell,
+        )
+        self._departure = Departure(
+            loop=loop,
+            notes=notes,
+            outbox=outbox,
+            can_send=lambda: self._channel is not None and self._channel.can_send,
+            flush_seconds=settings.flush_seconds,
+        )
 
         self.inner = PENDING
         self.job = ""
@@ -106,15 +106,7 @@ class Session:
         self._order: Optional[wire.Message] = None  # the order that is being carried out
         self._run: Optional[Run] = None
         self._run_count = 0
-        self._waits_for: Optional[str] = None
-        self._wait_until = 0.0
-        self._extended_until = 0.0
-        self._wait_timer: Optional[Timer] = None
         self._began = time.monotonic()
-        self._seen_checkpoints = Seen()
-        self._scan: Optional[CheckpointScan] = None
-        self._hang = HangWatch(settings.hang_min_seconds)
-        self._checkpoint_step: Optional[int] = None
         self._environment: Optional[Dict[str, Any]] = None
         self._on_environment: List[Callable[[], None]] = []
         self.exit_code = 0
@@ -131,7 +123,7 @@ class Session:
             if signal.getsignal(number) is not signal.SIG_IGN:
                 self._loop.on_signal(number, self._forward)
         self._loop.on_signal(signal.SIGTERM, lambda _number: self._terminate())
-        self._start_watching()
+        self._training.start()
         if channel is None:
             if why_not is not None:
                 self._notes.say("%s; running unprotected" % why_not)
@@ -140,22 +132,7 @@ class Session:
         self._channel = channel
         self._look_at_environment()
         channel.start()
-        self._loop.later(self._no_contact_seconds(), self._look_for_contact)
-
-    def _start_watching(self) -> None:
-        if self._settings.progress_file is not None:
-            ProgressFile(self._settings.progress_file, self._present_progress).start()
-        if self._settings.checkpoint_dir is not None and self._is_first_worker():
-            form = FORMATS.get(self._settings.checkpoint_format)
-            if form is None:
-                self._notes.say(
-                    "INCIDENTDESK_CHECKPOINT_FORMAT=%r is not known (%s): checkpoints are read from log lines only"
-                    % (self._settings.checkpoint_format, ", ".join(sorted(FORMATS)))
-                )
-            else:
-                self._scan = CheckpointScan(self._settings.checkpoint_dir, form, self._on_scanned)
-                self._scan.start()
-        self._loop.later(HANG_LOOK_SECONDS, self._look_for_hang)
+        self._loop.later(self._limits.no_contact_seconds, self._look_for_contact)
 
     def _is_first_worker(self) -> bool:
         """Only worker 0 reports checkpoints: they lie in one place and would be told once by each."""
@@ -180,7 +157,7 @@ class Session:
     def on_enrolled(self, answer: wire.EnrolResponse) -> None:
         """An enrolment was answered with anything but "again"."""
         status = answer.get("status")
-        self._limits.update(cast("Dict[str, float]", answer.get("limits") or {}))
+        self._limits.take(answer.get("limits"))
         if answer.get("token"):
             self._is_enrolled = True
             self.job = answer.get("job", "")
@@ -202,13 +179,12 @@ class Session:
 
     def on_poll(self, answer: wire.PollResponse) -> None:
         """A poll was answered: limits, protection, directive and orders, in this order."""
-        self._limits.update(cast("Dict[str, float]", answer.get("limits") or {}))
+        self._limits.take(answer.get("limits"))
         if self._is_fenced or self._is_leaving:
             return
         directive = answer.get("directive")
         if directive == wire.EXTEND_WAIT:  # kept also for a wait that has not begun yet
-            self._extended_until = time.monotonic() + float(answer.get("extend_seconds") or 0.0)
-            self._wait_until = max(self._wait_until, self._extended_until)
+            self._waiting.extend(float(answer.get("extend_seconds") or 0.0))
         if directive == wire.RUN_UNPROTECTED and not self.is_transparent_by_start:
             self._notes.say("told to run unprotected until the next start")
             self._run_transparently(restart=True)
@@ -223,7 +199,7 @@ class Session:
         if newest is not None and not self._is_transparent and not self._is_leaving:
             self._obey(newest)
             if directive == wire.EXTEND_WAIT:  # told with the order, so it is for the wait after it
-                self._extended_until = time.monotonic() + float(answer.get("extend_seconds") or 0.0)
+                self._waiting.extend_next(float(answer.get("extend_seconds") or 0.0))
 
     def on_fenced(self) -> None:
         """A newer incarnation of this worker exists: obey nothing, leave the process alone."""
@@ -244,7 +220,7 @@ class Session:
             "step": progress.step if progress is not None else None,
             "step_at": progress.step_at if progress is not None else None,
             "step_seconds": progress.step_seconds if progress is not None else None,
-            "checkpoint_step": self._checkpoint_step,
+            "checkpoint_step": self._training.checkpoint_step,
             "skipped_bytes": self._matcher.skipped_bytes,
         }
 
@@ -263,7 +239,7 @@ class Session:
             return
         if self._run is None:
             self._start_command(self.sequence, {})
-        elif was and self._waits_for is not None:
+        elif was and self._waiting.what is not None:
             self._leave_waiting()
 
     def _run_transparently(self, restart: bool = False) -> None:
@@ -278,9 +254,9 @@ class Session:
             return
         if self._run is None or (restart and self.inner in (FAILED, TROUBLESHOOTING)):
             self._order = None
-            self._stop_waiting()
+            self._waiting.stop()
             self._table.stop(0.0, lambda _stopped: self._start_command(self.sequence, {}))
-        elif self._waits_for is not None:
+        elif self._waiting.what is not None:
             self._leave_waiting()
 
     def _look_for_contact(self) -> None:
@@ -288,11 +264,15 @@ class Session:
         if self._run is not None or self._is_leaving:
             return
         last = self._channel.last_contact if self._channel is not None else None
-        left = (last if last is not None else self._began) + self._no_contact_seconds() - time.monotonic()
+        left = (
+            (last if last is not None else self._began) + self._limits.no_contact_seconds - time.monotonic()
+        )
         if left > 0:
             self._loop.later(left, self._look_for_contact)
             return
-        self._notes.say("no contact to the desk for %g s; running unprotected" % self._no_contact_seconds())
+        self._notes.say(
+            "no contact to the desk for %g s; running unprotected" % self._limits.no_contact_seconds
+        )
         self._run_transparently()
 
     # Orders
@@ -301,8 +281,8 @@ class Session:
         """Carry out an order; whatever an older one still waits for is no longer waited for."""
         self.sequence = order["sequence"]
         self._order = order
-        self._stop_waiting()
-        self._extended_until = 0.0
+        self._waiting.stop()
+        self._waiting.forget_extension()
         content = order.get("data") or {}
         phase = order.get("phase")
         if phase == wire.BOOTCHECK:
@@ -319,7 +299,7 @@ class Session:
             self._notes.say("order %d has a phase that this agent does not know: %r" % (self.sequence, phase))
             self._order = None
             if self._run is not None and not self._is_running:
-                self._wait("order", self._limit("order_wait_seconds", ORDER_WAIT_SECONDS))
+                self._wait_for_order()
 
     def _obey_bootcheck(self, order: wire.Message) -> None:
         if not self._is_running:
@@ -330,7 +310,7 @@ class Session:
             if self._order is order and results and self._environment is not None:
                 self._ack(order, {"environment": self._environment, "checks": results[0]})
                 if self._run is not None and not self._is_running:
-                    self._wait("order", self._limit("order_wait_seconds", ORDER_WAIT_SECONDS))
+                    self._wait_for_order()
 
         def checked(found: List[wire.CheckResult]) -> None:
             results.append(found)
@@ -347,12 +327,12 @@ class Session:
             if found.left:
                 self._notes.say("processes %s cannot be stopped; starting nothing beside them" % found.left)
                 self._order = None
-                self._wait("order", self._limit("order_wait_seconds", ORDER_WAIT_SECONDS))
+                self._wait_for_order()
                 return
             self._start_command(order["sequence"], content)
 
         self._mark_stop()
-        self._table.stop(self._grace(content), stopped)
+        self._table.stop(self._limits.stop_grace_seconds(content), stopped)
 
     def _obey_troubleshoot(self, order: wire.Message, content: Dict[str, Any]) -> None:
         answer: Dict[str, Any] = {"step": self._run.step if self._run is not None else None}
@@ -365,14 +345,17 @@ class Session:
                 return
             self._ack(order, answer)
             if not self._is_running:
-                self._wait("order", self._limit("order_wait_seconds", ORDER_WAIT_SECONDS))
+                self._wait_for_order()
 
         self._check(lambda found: done("checks", found))
         if content.get("stop"):
             self.inner = TROUBLESHOOTING
             missing.add("stopped")
             self._mark_stop()
-            self._table.stop(self._grace(content), lambda stopped: done("stopped", _stop_report(stopped)))
+            self._table.stop(
+                self._limits.stop_grace_seconds(content),
+                lambda stopped: done("stopped", _stop_report(stopped)),
+            )
 
     def _obey_exit(self, order: wire.Message, content: Dict[str, Any]) -> None:
         self.inner = TROUBLESHOOTING
@@ -387,7 +370,7 @@ class Session:
                 self._leave(code, "ended by order %d: %s" % (order["sequence"], reason))
 
         self._mark_stop()
-        self._table.stop(self._grace(content), stopped)
+        self._table.stop(self._limits.stop_grace_seconds(content), stopped)
 
     def _obey_finish(self) -> None:
         if self._is_running:
@@ -416,7 +399,7 @@ class Session:
     def _start_command(self, sequence: int, content: Dict[str, Any]) -> None:
         if self._is_leaving or self._is_terminating or self._is_running:
             return
-        self._stop_waiting()
+        self._waiting.stop()
         before = self._run
         self._run_count += 1
         run = self._run = Run(self._run_count, sequence)
@@ -428,9 +411,11 @@ class Session:
             self._terminals,
             self._matcher,
             before=before,
-            pattern=self._pattern,
-            on_mark=lambda mark, found, at: self._loop.post(self._on_mark, run, mark, found, at),
-            on_checkpoint=lambda found, at: self._loop.post(self._on_logged_checkpoint, run, found, at),
+            pattern=self._training.pattern,
+            on_mark=lambda mark, found, at: self._loop.post(self._training.take_mark, run, mark, found, at),
+            on_checkpoint=lambda found, at: self._loop.post(
+                self._training.take_logged_checkpoint, run, found, at
+            ),
             on_exit=lambda: self._on_command_exit(run),
         )
         if problem is not None or run.process is None:
@@ -449,7 +434,7 @@ class Session:
         if self._is_terminating:
             self._leave(run.code)
             return
-        once = _Once(lambda: self._report_end(run))
+        once = Once(lambda: self._report_end(run))
         if run.output is not None:
             # first the marks that its last lines hold, then its end
             run.output.when_seen(lambda: self._loop.post(once.call))
@@ -471,56 +456,20 @@ class Session:
             return  # an order came meanwhile and has taken over
         elif run.code == 0:
             self.inner = SUCCEEDED
-            self._wait("finish", self._limit("finish_wait_seconds", FINISH_WAIT_SECONDS))
+            self._wait_for("finish", self._limits.finish_wait_seconds)
         else:
             self.inner = FAILED
-            self._wait("order", self._limit("order_wait_seconds", ORDER_WAIT_SECONDS))
+            self._wait_for_order()
 
-    def _tell(self, type_: str, run: Run, found: Dict[str, Any], at: Optional[float] = None) -> None:
+    def _tell(
+        self, type_: str, run: Optional[Run], found: Dict[str, Any], at: Optional[float] = None
+    ) -> None:
         if self._channel is not None:
-            self._outbox.put(type_, wire.COMMAND, run.sequence, found, at)
-
-    # Progress
-
-    def _present_progress(self) -> Optional[Progress]:
-        run = self._run
-        return run.progress if run is not None and not run.has_ended else None
-
-    def _on_mark(self, run: Run, mark: str, found: Dict[str, Any], at: float) -> None:
-        self._tell(wire.MARK, run, dict(found, mark=mark), at)
-
-    def _on_logged_checkpoint(self, run: Run, found: Dict[str, Any], at: float) -> None:
-        if found["state"] == "committed":
-            self._checkpoint_step = max(found["step"], self._checkpoint_step or 0)
-        if not found["path"]:
-            if self._scan is not None:
-                self._scan.look_now()  # the line does not say where: the directory does
-        elif self._is_first_worker() and self._seen_checkpoints.is_new(found["step"], found["state"]):
-            self._tell(wire.CHECKPOINT, run, found, at)
-
-    def _on_scanned(self, found: Found) -> None:
-        """Called from the scan's thread."""
-        self._loop.post(self._take_scanned, found, time.time())
-
-    def _take_scanned(self, found: Found, at: float) -> None:
-        if found.is_committed:
-            self._checkpoint_step = max(found.step, self._checkpoint_step or 0)
-        message = found.as_message()
-        if self._is_first_worker() and self._seen_checkpoints.is_new(found.step, message["state"]):
-            if self._channel is not None:
-                self._outbox.put(wire.CHECKPOINT, wire.COMMAND, self._run_sequence(), message, at)
+            sequence = run.sequence if run is not None else self._run_sequence()
+            self._outbox.put(type_, wire.COMMAND, sequence, found, at)
 
     def _run_sequence(self) -> int:
         return self._run.sequence if self._run is not None else self.sequence
-
-    def _look_for_hang(self) -> None:
-        self._loop.later(HANG_LOOK_SECONDS, self._look_for_hang)
-        run = self._run
-        if run is None or run.has_ended or run.progress is None or run.process is None:
-            return
-        found = self._hang.look(run.progress, run.process.started_at, time.time())
-        if found is not None:
-            self._tell(wire.HANG, run, found)
 
     # Signals from outside
 
@@ -542,12 +491,11 @@ class Session:
         agent, kills at the end of the grace period. A stop that already runs goes on as ordered.
         """
         if self._is_leaving:
-            # Somebody waits for us now: a reader who takes no output is not waited for any longer.
-            self._loop.later(DRAIN_STOPPED_SECONDS, self._flush, 0.0)
+            self._departure.hurry()
             return
         self._is_terminating = True
         self._order = None
-        self._stop_waiting()
+        self._waiting.stop()
         run = self._run
         if run is not None and not run.has_ended:
             run.ended_by_order = False
@@ -560,33 +508,17 @@ class Session:
 
     # Waiting and leaving
 
-    def _wait(self, what: str, seconds: float) -> None:
+    def _wait_for_order(self) -> None:
+        self._wait_for("order", self._limits.order_wait_seconds)
+
+    def _wait_for(self, what: str, seconds: float) -> None:
         if self._is_transparent:
             self._leave_waiting()
-            return
-        self._waits_for = what
-        self._wait_until = max(time.monotonic() + seconds, self._extended_until)
-        self._wait_timer = self._loop.later(seconds, self._look_at_wait)
+        else:
+            self._waiting.begin(what, seconds)
 
-    def _stop_waiting(self) -> None:
-        self._waits_for = None
-        if self._wait_timer is not None:
-            self._wait_timer.cancel()
-            self._wait_timer = None
-
-    def _look_at_wait(self) -> None:
-        if self._waits_for is None:
-            return
-        left = self._wait_until - time.monotonic()
-        if left > 0:
-            self._wait_timer = self._loop.later(left, self._look_at_wait)
-            return
-        if left < -PAUSED_SECONDS:
-            # The agent itself stood still (stopped, or its machine asleep): what came meanwhile is unread.
-            self._wait_until = time.monotonic() + PAUSED_SECONDS
-            self._wait_timer = self._loop.later(PAUSED_SECONDS, self._look_at_wait)
-            return
-        if self._waits_for == "order":
+    def _on_wait_over(self, what: str) -> None:
+        if what == "order":
             self._notes.say("no order came in time")
         self._leave_waiting()
 
@@ -608,37 +540,17 @@ class Session:
         if self._is_leaving:
             return
         self._is_leaving = True
-        self._stop_waiting()
+        self._waiting.stop()
         self._order = None
         self.exit_code = code
         if reason is not None:
             self._notes.say("exit %d: %s" % (code, reason))
             self._settings.write_termination_message("deskagent: exit %d: %s\n" % (code, reason))
         is_waited_for = self._is_terminating or reason is not None
-        self._table.stop(0.0, lambda _stopped: self._drain(is_waited_for))
+        self._table.stop(0.0, lambda _stopped: self._depart(is_waited_for))
 
-    def _drain(self, is_waited_for: bool) -> None:
-        seconds = self._settings.flush_seconds
-        flush_until = time.monotonic() + (FLUSH_SECONDS if seconds is None else seconds)
-        once = _Once(lambda: self._flush(flush_until))
-        if self._run is not None and self._run.output is not None:
-            self._run.output.when_empty(lambda: self._loop.post(once.call))
-        else:
-            once.call()
-        if is_waited_for:
-            self._loop.later(DRAIN_STOPPED_SECONDS, once.call)
-
-    def _flush(self, until: float) -> None:
-        def finish() -> None:
-            self._notes.flush(NOTES_SECONDS)
-            self._loop.post(self._loop.stop)
-
-        def work() -> None:
-            if self._channel is not None and self._channel.can_send:
-                self._outbox.wait_until_empty(max(0.0, until - time.monotonic()))
-            finish()
-
-        threading.Thread(target=work, name="flush", daemon=True).start()
+    def _depart(self, is_waited_for: bool) -> None:
+        self._departure.begin(self._run.output if self._run is not None else None, is_waited_for)
 
     # For the control socket
 
@@ -647,6 +559,7 @@ class Session:
         found = self.poll_state()
         channel = self._channel
         last = channel.last_contact if channel is not None else None
+        left = self._waiting.seconds_left
         found.update(
             job=self.job or None,
             worker=dict(self.worker) if self.worker is not None else None,
@@ -654,10 +567,8 @@ class Session:
             enrolled=self._is_enrolled,
             agent_pid=os.getpid(),
             runs=self._run_count,
-            waits_for=self._waits_for,
-            waits_seconds=(
-                round(self._wait_until - time.monotonic(), 3) if self._waits_for is not None else None
-            ),
+            waits_for=self._waiting.what,
+            waits_seconds=round(left, 3) if left is not None else None,
             unsent=self._outbox.unsent,
             dropped=self._outbox.dropped,
             seconds_since_contact=round(time.monotonic() - last, 3) if last is not None else None,
@@ -680,37 +591,6 @@ class Session:
     def check(self, done: Callable[[List[wire.CheckResult]], None]) -> None:
         """Run the quick set now, for a person: what is news for the desk stays news."""
         self._check(done, keep=True)
-
-    # Limits
-
-    def _limit(self, name: str, default: float) -> float:
-        told = self._limits.get(name)
-        if told is not None:
-            return float(told)
-        own = getattr(self._settings, name, None)
-        return float(own) if own is not None else default
-
-    def _no_contact_seconds(self) -> float:
-        own = self._settings.no_contact_seconds
-        return own if own is not None else float(self._limits.get("no_contact_seconds", NO_CONTACT_SECONDS))
-
-    def _grace(self, content: Dict[str, Any]) -> float:
-        told = content.get("grace_seconds")
-        if isinstance(told, (int, float)) and told >= 0:
-            return float(told)
-        return self._limit("stop_grace_seconds", STOP_GRACE_SECONDS)
-
-
-class _Once:
-    """Runs a call at its first invitation only."""
-
-    def __init__(self, call: Callable[[], None]) -> None:
-        self._call: Optional[Callable[[], None]] = call
-
-    def call(self) -> None:
-        call, self._call = self._call, None
-        if call is not None:
-            call()
 
 
 def _stop_report(stopped: Stopped) -> Dict[str, Any]:
