@@ -12,6 +12,9 @@ from recovery.observed import Evidence
 from recovery.rules.rule import FactValue
 
 MAX_LINES = 400
+#: Of ranks are read: so many, and so many lines of each.
+MAX_RANKS = 256
+MAX_LINES_OF_RANK = 40
 _MAX_LENGTH = 1000
 
 _MEMBER = (
@@ -159,8 +162,8 @@ def _one_host(evidence: Evidence) -> bool:
     """Whether a machine misses a path of its own disks which another speaks of without trouble."""
     lost: dict[str, set[str]] = {}
     has: dict[str, set[str]] = {}
-    for view in evidence.ranks:
-        small = _small(view.log)
+    for view in evidence.ranks[:MAX_RANKS]:
+        small = _small(view.log[-MAX_LINES_OF_RANK:])
         lost.setdefault(view.node, set()).update(_found(small, is_missing=True))
         has.setdefault(view.node, set()).update(_found(small, is_missing=False))
     return any(
