@@ -25,9 +25,10 @@ from sim.kubelet.pod import PodWorker
 from sim.network import AddressPool, HostsFiles, Network
 from sim.nodes import NodeLifecycle, NodeShape, lease_object, node_object, shapes
 from sim.scheduler import Scheduler
-from sim.store import Change, Store
+from sim.store import Store
 from sim.timings import Timings
 from sim.tokens import TokenIssuer
+from sim.watch import Change
 
 logger = logging.getLogger(__name__)
 

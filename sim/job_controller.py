@@ -14,8 +14,9 @@ from sim import job_failures
 from sim.admission import rfc3339, seconds_of
 from sim.errors import ApiError, Conflict, NotFound
 from sim.events import EventRecorder
-from sim.store import Change, Store
+from sim.store import Store
 from sim.timings import Timings
+from sim.watch import Change
 
 logger = logging.getLogger(__name__)
 

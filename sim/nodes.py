@@ -21,9 +21,10 @@ from sim.admission import (
 from sim.errors import ApiError, Conflict, NotFound
 from sim.events import EventRecorder
 from sim.kubelet.node import LEASE_NAMESPACE, healthy_conditions
-from sim.store import Change, Store, iterate
+from sim.store import Store, iterate
 from sim.taints import seconds_tolerated
 from sim.timings import Timings
+from sim.watch import Change
 
 logger = logging.getLogger(__name__)
 

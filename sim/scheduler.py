@@ -15,8 +15,9 @@ from sim.admission import rfc3339
 from sim.errors import ApiError, Conflict, NotFound
 from sim.events import EventRecorder
 from sim.quantities import pod_requests, thousandths
-from sim.store import Change, Store, iterate
+from sim.store import Store, iterate
 from sim.taints import untolerated
+from sim.watch import Change
 
 logger = logging.getLogger(__name__)
 

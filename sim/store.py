@@ -17,12 +17,12 @@ import msgspec
 
 from sim import admission
 from sim.audit import AuditLog, Note
-from sim.errors import AlreadyExists, ApiError, Conflict, Forbidden, NotFound
+from sim.errors import AlreadyExists, Conflict, Forbidden, NotFound
 from sim.etcd import Etcd
 from sim.pages import ListResult
 from sim.resources import BY_KIND, Resource
 from sim.table import Table
-from sim.watch import Change, Entry, Key, Watch
+from sim.watch import Entry, Key
 
 GARBAGE_COLLECTOR = "system:serviceaccount:kube-system:generic-garbage-collector"
 NAMESPACE_CONTROLLER = "system:serviceaccount:kube-system:namespace-controller"
@@ -505,6 +505,3 @@ def iterate(store: Store, kind: str, namespace: str | None = None) -> Iterator[d
     """Every object of a kind, one copy at a time."""
     for entry in store.list(kind, namespace).entries:
         yield entry.object()
-
-
-__all__ = ["ApiError", "Change", "Entry", "ListResult", "Store", "Watch", "iterate"]

@@ -26,6 +26,7 @@ from sim.api.request import (
 from sim.api.tables import partial, table
 from sim.errors import BadRequest, Conflict, Gone, NotFound, ServerTimeout, UnsupportedMediaType
 from sim.http_wire import Request, Response
+from sim.pages import ListResult
 from sim.patch import (
     APPLY_PATCH,
     JSON_PATCH,
@@ -36,7 +37,7 @@ from sim.patch import (
     strategic_patch,
 )
 from sim.resources import Resource
-from sim.store import ListResult, Store
+from sim.store import Store
 from sim.watch import Entry
 
 Object = dict[str, Any]

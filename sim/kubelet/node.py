@@ -14,9 +14,10 @@ from sim.errors import ApiError, NotFound
 from sim.events import EventRecorder
 from sim.kubelet.pod import PodProcesses, PodWorker
 from sim.network import AddressPool, HostsFiles, Network
-from sim.store import Change, Store
+from sim.store import Store
 from sim.timings import Timings
 from sim.tokens import DEFAULT_AUDIENCE, TokenIssuer
+from sim.watch import Change
 
 LEASE_NAMESPACE = "kube-node-lease"
 CONTAINER_LOG_BYTES = 10 * 1024 * 1024  # kubelet: containerLogMaxSize

@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from sim.errors import AlreadyExists, BadRequest, Conflict, Forbidden, Gone, Invalid, NotFound
-from sim.store import Change, Store
+from sim.store import Store
+from sim.watch import Change
 from tests.sim.apiserver import make_pod
 
 JOB: dict[str, Any] = {

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from sim.discovery import VERSION
-from sim.store import Change
+from sim.watch import Change
 from tests.sim.apiserver import Api, make_budget, make_pod, make_ready, serve
 
 KUBECTL = shutil.which("kubectl")
