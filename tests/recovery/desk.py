@@ -468,3 +468,10 @@ def committed(step: int) -> CheckpointView:
 
 
 __all__ = ["CLEAN", "SHORT", "START", "Desk", "MessagePhase", "MessageType", "WorkerKey", "committed"]
+
+
+def started(**fields: object) -> Desk:
+    """A desk whose job trains."""
+    desk = Desk(**fields)  # type: ignore[arg-type]
+    desk.start()
+    return desk

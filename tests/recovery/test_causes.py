@@ -16,9 +16,8 @@ from recovery.decide import Mode
 from recovery.lifecycle import ActionKind
 from recovery.phases import Phase, step
 from recovery.signals import EndCause, Signal, SignalKind, Source, Use
-from tests.recovery.desk import SHORT, Desk
+from tests.recovery.desk import SHORT, Desk, started
 from tests.recovery.jobs import W, running
-from tests.recovery.test_decide import started
 
 RESET = "[rank2]: RuntimeError: Connection reset by peer"
 HOLD = SHORT.cause_hold_seconds

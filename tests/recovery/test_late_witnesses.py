@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from recovery.lifecycle import IncidentState
 from recovery.phases import Phase
 from recovery.signals import EndCause, Signal, SignalKind, Source, Use
-from tests.recovery.desk import Desk
+from tests.recovery.desk import Desk, started
 from tests.recovery.jobs import W
-from tests.recovery.test_decide import started
 
 TIMEOUT = "[rank1]: Watchdog caught collective operation timeout: WorkNCCL(SeqNum=3389, OpType=ALLREDUCE)"
 

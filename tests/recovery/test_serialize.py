@@ -21,7 +21,7 @@ from recovery.serialize import (
     to_plain,
 )
 from recovery.signals import Signal, SignalKind, Source, WorkerKey
-from tests.recovery.test_decide import started
+from tests.recovery.desk import started
 
 TIMES = st.datetimes(timezones=st.sampled_from([UTC, timezone(timedelta(hours=8))]))
 KEYS = st.builds(WorkerKey, st.sampled_from(["worker", "head"]), st.integers(0, 9))

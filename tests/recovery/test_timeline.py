@@ -10,8 +10,7 @@ from recovery.figures import Basis, estimated, measured
 from recovery.prices import GpuPrice
 from recovery.signals import SignalKind
 from recovery.timeline import EVENT_KINDS, STAGES, Event, cost, from_entries, recoveries, render, stages
-from tests.recovery.desk import START
-from tests.recovery.test_decide import started
+from tests.recovery.desk import START, started
 
 
 def at(seconds: float) -> datetime:
