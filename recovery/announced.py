@@ -58,6 +58,8 @@ _COUNTS = re.compile(
     r"|requires?)[^0-9]{0,32}?(\d{1,4})\b[^0-9]{1,40}?"
     r"\b(?:got|found|but|have|has|only|detected|detects?|sees?|saw|reports?|visible|present|available"
     r"|received)\D{0,12}(\d{1,4})\b"
+    r"|\bconfigured[^0-9]{0,16}(\d{1,4})\b[^0-9]{1,12}(\d{1,4}) (?:\w{1,20} ){0,3}(?:found|present"
+    r"|detected|visible)\b"
     r"|\bcount (\d{1,4}), [^0-9]{0,24}(?:wants|expects|expected|has|configured)[^0-9]{0,12}(\d{1,4})\b"
     r"|\b(?:only )?(\d{1,4}) (?:out )?of (?:the )?(\d{1,4})\b"
 )

@@ -131,15 +131,18 @@ _FAILS = re.compile(
     r"|shows? it)\b"
 )
 _ONLY = re.compile(
+    rf"\bof (?:the |all )?\d{{1,5}} {_NODE}s only\b|"
     rf"\bonly (?:when|on|if|after|for|with)\b|\balways (?:on|when)\b|\b(?:nowhere|not) (?:else"
     rf"|elsewhere)\b|\bnone elsewhere\b|\bnever (?:on (?:the |any )?other|elsewhere)|\bno other {_NODE}"
 )
 _ALONE = re.compile(
+    rf"\bonly (?:{_NODE} )?[a-z]{{1,12}}(?:-[a-z]{{1,10}}){{0,2}}-?\d|"
     rf"\bonly (?:when|on|if|after|for|with|(?:jobs?|runs?|pods?|tasks?|those|it) (?:that|which|with|on"
     rf"|if|when|including))\b"
     rf"|\b(?:nowhere|not) (?:else|elsewhere)\b|\bnone elsewhere\b"
     rf"|\bnever (?:on (?:the |any )?other|elsewhere)|\bno other {_NODE}"
 )
+_ONE_OF = re.compile(rf"\b(?:of|among|in) (?:the |all |our )?\d{{1,5}} (?:\w{{1,20}} )?{_NODE}s,? only\b")
 _OLD = re.compile(
     r"\b(?:with|under|on|using) (?:the )?(?:driver|kernel|firmware|release|version|image|build|rocm"
     r"|cuda|torch|pytorch|jax"
@@ -195,7 +198,7 @@ _OUR_IMAGE = re.compile(
     r"|are fine|pass|is fine|do)"
 )
 _ANY_PERSON = re.compile(
-    r"\b(?:any|every|each|all|whichever|different|unrelated|several|both|other) (?:\w{1,20} )?(?:user"
+    r"\b(?:any|every|each|all|whichever|unrelated|both) (?:\w{1,20} )?(?:user"
     r"|team|tenant|project|person|people"
     r"|namespace|account)s?\b|\b(?:everybody|everyone)\b(?! else)"
 )
@@ -205,7 +208,8 @@ _ANYBODY = re.compile(
     r"|no|both|several|independent of (?:the )?) ?(?:of (?:the )?)?(?:[\w-]{1,20} )?(?:image|container|job"
     r"|pod|workload|user|framework"
     r"|tenant|team|project|person|program)s?\b"
-    r"|\b(?:everybody|everyone|nobody|no one)\b|\beven (?:a |the )?(?:plain|stock|empty|minimal|hello"
+    r"|\b(?:everybody|everyone|whoever|nobody|no one)\b|\beven (?:a |the )?(?:plain|stock|empty|minimal"
+    r"|hello"
     r"|trivial)\b"
 )
 _ALL_NODES = re.compile(
@@ -368,7 +372,8 @@ def read(text: str, clauses: Sequence[str], *, on_several: bool) -> Compared:
         anybody |= _ANYBODY.search(clause) is not None
     ours = ours and _ANY_PERSON.search(text) is None
     everywhere = _ALL_NODES.search(text) is not None
-    several = on_several or len(failing - passing) > 1
+    is_one_of = len(failing) == 1 and _ONE_OF.search(text) is not None
+    several = (on_several and not is_one_of) or len(failing - passing) > 1
     node_differs = here and (passes_elsewhere or (only and bool(failing))) and not several and not old_passes
     on_one = len(failing - passing) == 1 and not several
     release = since_release and old_passes and not set_up and not node_differs

@@ -83,6 +83,7 @@ _NO_VERDICT = _set("error critical fatal alarm")
 _OUT_OF_SERVICE = re.compile(
     r"\bout ?of ?service\b|\bnot ?ready\b|\btaken out\b|\bawait\w{0,3} (?:service|repair|replacement)\b"
 )
+_DUE = _set("pending required needed due awaiting waiting open requested")
 _TO_BE_DONE = _set("replace replaced replacement repair repairs")
 _CORRECTED = _set("corrected correctable")
 _MUST_REBOOT = re.compile(
@@ -163,6 +164,8 @@ def _judged(kind: Sequence[str], value: Sequence[str], rest: Sequence[str], said
         if is_good_kind and not set(rest) & _PLANNED:
             return True
         return _named(_certain((*named, *rest)), said)
+    if told & _DUE and set(kind) & (_TO_BE_DONE | {"reboot", "reset", "rma"}):
+        return True
     if told & _GOOD and not told & (_HARD | _SOFT | _NO):
         return None
     return _named((*value, *_certain(rest)), said)
