@@ -34,13 +34,6 @@ def in_thread(work: Callable[[], None]) -> threading.Thread:
     return thread
 
 
-@pytest.fixture
-def training() -> PlayedJob:
-    job = PlayedJob(factories.make_job(workers=3, max_retry=2))
-    job.start_training()
-    return job
-
-
 def test_job_starts_through_boot_check_and_steps(training: PlayedJob) -> None:
     job = training.fresh()
     assert (job.phase, job.attempt, job.recover_count) == ("RunCommand", 1, 0)
