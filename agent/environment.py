@@ -11,8 +11,11 @@ import glob
 import json
 import os
 import sys
+import threading
 import time
 from typing import Any, Callable, Dict, List, Optional, Tuple
+
+from agent.loop import Loop
 
 TIMEOUT_SECONDS = 10.0
 DRIVER_QUERY_SECONDS = 5.0
@@ -62,6 +65,36 @@ print(json.dumps(found))
 # A runner starts a program in the loop's thread: (argv, timeout in seconds) -> (exit code, output),
 # exit code None when it was killed by the time-out; OSError when it could not be started.
 Runner = Callable[[List[str], float], Tuple[Optional[int], str]]
+
+
+class EnvironmentLook:
+    """One look, in a thread of its own. Belongs to the loop's thread; ``found`` is None until it is over."""
+
+    def __init__(self, run: Runner, env: Dict[str, str], loop: Loop) -> None:
+        self._run = run
+        self._env = env
+        self._loop = loop
+        self._waiting: List[Callable[[], None]] = []
+        self.found: Optional[Dict[str, Any]] = None
+
+    def start(self) -> None:
+        def look() -> None:
+            self._loop.post(self._done, report(self._run, self._env))
+
+        threading.Thread(target=look, name="environment", daemon=True).start()
+
+    def when_found(self, call: Callable[[], None]) -> None:
+        """Call when the look is over, at once if it is."""
+        if self.found is None:
+            self._waiting.append(call)
+        else:
+            call()
+
+    def _done(self, found: Dict[str, Any]) -> None:
+        self.found = found
+        waiting, self._waiting = self._waiting, []
+        for call in waiting:
+            call()
 
 
 def report(run: Runner, env: Dict[str, str]) -> Dict[str, Any]:

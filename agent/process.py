@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import time
-from typing import Callable, Dict, List, Optional, Sequence, Set, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple
 
 from agent.loop import Loop, Timer
 
@@ -61,6 +61,17 @@ class Stopped:
         self.pids = pids
         self.killed = killed
         self.left = left
+
+    def report(self) -> Dict[str, Any]:
+        """For the desk; of many pids the first 200."""
+        found: Dict[str, Any] = {
+            "seconds": round(self.seconds, 4),
+            "killed": self.killed,
+            "pids": self.pids[:200],
+        }
+        if self.left:
+            found["left"] = self.left[:200]
+        return found
 
 
 class _Stop:

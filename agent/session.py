@@ -20,7 +20,7 @@ from agent import wire
 from agent.channel import Channel
 from agent.checks import MOUNT_PROBE_ARGV, KernelLog, QuickSet
 from agent.departure import Departure
-from agent.environment import report as environment_report
+from agent.environment import EnvironmentLook
 from agent.limits import Limits
 from agent.loop import Loop, Once
 from agent.outbox import Outbox
@@ -75,6 +75,7 @@ class Session:
             settings.checkpoint_dir,
         )
         self._channel: Optional[Channel] = None
+        self._environment = EnvironmentLook(self._runner, settings.command_env({}), loop)
         self._limits = Limits(settings)
         self._waiting = Waiting(loop, self._on_wait_over)
         self._training = TrainingWatch(
@@ -107,8 +108,6 @@ class Session:
         self._run: Optional[Run] = None
         self._run_count = 0
         self._began = time.monotonic()
-        self._environment: Optional[Dict[str, Any]] = None
-        self._on_environment: List[Callable[[], None]] = []
         self.exit_code = 0
 
     # Start
@@ -130,7 +129,7 @@ class Session:
             self._run_transparently()
             return
         self._channel = channel
-        self._look_at_environment()
+        self._environment.start()
         channel.start()
         self._loop.later(self._limits.no_contact_seconds, self._look_for_contact)
 
@@ -138,19 +137,6 @@ class Session:
         """Only worker 0 reports checkpoints: they lie in one place and would be told once by each."""
         index = self.worker["index"] if self.worker is not None else self._settings.index
         return index in (None, 0)
-
-    def _look_at_environment(self) -> None:
-        def look() -> None:
-            found = environment_report(self._runner, self._settings.command_env({}))
-            self._loop.post(done, found)
-
-        def done(found: Dict[str, Any]) -> None:
-            self._environment = found
-            waiting, self._on_environment = self._on_environment, []
-            for call in waiting:
-                call()
-
-        threading.Thread(target=look, name="environment", daemon=True).start()
 
     # What the desk says
 
@@ -307,8 +293,8 @@ class Session:
         results: List[List[wire.CheckResult]] = []
 
         def done() -> None:
-            if self._order is order and results and self._environment is not None:
-                self._ack(order, {"environment": self._environment, "checks": results[0]})
+            if self._order is order and results and self._environment.found is not None:
+                self._ack(order, {"environment": self._environment.found, "checks": results[0]})
                 if self._run is not None and not self._is_running:
                     self._wait_for_order()
 
@@ -317,8 +303,7 @@ class Session:
             done()
 
         self._check(checked)
-        if self._environment is None:
-            self._on_environment.append(done)
+        self._environment.when_found(done)
 
     def _obey_command(self, order: wire.Message, content: Dict[str, Any]) -> None:
         def stopped(found: Stopped) -> None:
@@ -354,7 +339,7 @@ class Session:
             self._mark_stop()
             self._table.stop(
                 self._limits.stop_grace_seconds(content),
-                lambda stopped: done("stopped", _stop_report(stopped)),
+                lambda stopped: done("stopped", stopped.report()),
             )
 
     def _obey_exit(self, order: wire.Message, content: Dict[str, Any]) -> None:
@@ -366,7 +351,7 @@ class Session:
 
         def stopped(found: Stopped) -> None:
             if self._order is order:
-                self._ack(order, {"checks": [], "stopped": _stop_report(found), "exit": code})
+                self._ack(order, {"checks": [], "stopped": found.report(), "exit": code})
                 self._leave(code, "ended by order %d: %s" % (order["sequence"], reason))
 
         self._mark_stop()
@@ -591,17 +576,6 @@ class Session:
     def check(self, done: Callable[[List[wire.CheckResult]], None]) -> None:
         """Run the quick set now, for a person: what is news for the desk stays news."""
         self._check(done, keep=True)
-
-
-def _stop_report(stopped: Stopped) -> Dict[str, Any]:
-    found: Dict[str, Any] = {
-        "seconds": round(stopped.seconds, 4),
-        "killed": stopped.killed,
-        "pids": stopped.pids[:200],
-    }
-    if stopped.left:
-        found["left"] = stopped.left[:200]
-    return found
 
 
 def _order_env(content: Dict[str, Any]) -> Dict[str, str]:
