@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from recovery.compared import Compared
 from recovery.past import History, read_recurrence
 
-
 COMPARISONS = {field.name for field in fields(Compared)} - {"other_nodes", "one_name"}
 
 
