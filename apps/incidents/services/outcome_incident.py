@@ -50,26 +50,42 @@ def store_incident(held: Subject, loaded: Loaded, decision: core.Decision, now: 
             _number_lines(present, decision)
         return present
     if change.closes_resolved and present is not None and present.state == IncidentState.RESOLVED:
-        present.state = IncidentState.CLOSED
-        present.state_since_at = present.closed_at = now
-        present.timeline_n += 0 if change.opens else len(decision.timeline)
-        present.save(update_fields=["state", "state_since_at", "closed_at", "timeline_n"])
-        feed.publish(tenant_id=held.tenant_id, topic="incident", key=present.pk, now=now)
+        _close_resolved(present, now, lines=0 if change.opens else len(decision.timeline))
         if not change.opens:
             return present
-    if change.opens:
-        incident = Incident(
-            tenant_id=held.tenant_id,
-            cluster_id=held.cluster_id,
-            subject=held,
-            job=held.job,
-            opened_at=now,
-            state_since_at=now,
-        )
-    elif present is not None:
-        incident = present
-    else:
+    incident = _new(held, now) if change.opens else present
+    if incident is None:
         raise AssertionError(f"decision {decision.n} of {held} changes an incident that is not there")
+    _advance(incident, change, now)
+    _describe(incident, change, decision)
+    incident.timeline_n += len(decision.timeline)
+    incident.save(update_fields=None if change.opens else _INCIDENT_COLUMNS)
+    _store_causes(incident, change, set() if change.opens else set(loaded.causes), now)
+    return incident
+
+
+def _close_resolved(incident: Incident, now: datetime, *, lines: int) -> None:
+    """``lines``: how many of the decision's lines are this incident's."""
+    incident.state = IncidentState.CLOSED
+    incident.state_since_at = incident.closed_at = now
+    incident.timeline_n += lines
+    incident.save(update_fields=["state", "state_since_at", "closed_at", "timeline_n"])
+    feed.publish(tenant_id=incident.tenant_id, topic="incident", key=incident.pk, now=now)
+
+
+def _new(held: Subject, now: datetime) -> Incident:
+    return Incident(
+        tenant_id=held.tenant_id,
+        cluster_id=held.cluster_id,
+        subject=held,
+        job=held.job,
+        opened_at=now,
+        state_since_at=now,
+    )
+
+
+def _advance(incident: Incident, change: core.IncidentChange, now: datetime) -> None:
+    """Into the state that the change ends in, and back among the open ones where it reopens."""
     if change.reopens:
         incident.resolved_at = None
         incident.resolution = ""
@@ -85,10 +101,15 @@ def store_incident(held: Subject, loaded: Loaded, decision: core.Decision, now: 
             incident.resolved_at = now
         if change.state is IncidentState.CLOSED:
             incident.closed_at = now
+
+
+def _describe(incident: Incident, change: core.IncidentChange, decision: core.Decision) -> None:
+    """What is known of it by now, and what was tried."""
     for name in ("title", "severity", "rung", "attempt", "watching_from_step", "resolution"):
         value = getattr(change, name)
         if value is not None:
             setattr(incident, name, value)
+    incident.title = incident.title[:300]
     if change.waiting_for is not None:
         incident.waiting_for = change.waiting_for
         incident.waiting_until_at = change.waiting_until
@@ -104,11 +125,6 @@ def store_incident(held: Subject, loaded: Loaded, decision: core.Decision, now: 
     tried = [wanted.kind for wanted in decision.actions if wanted.state is not ActionState.REFUSED]
     for kind in tried:
         incident.tries = {**incident.tries, str(kind): incident.tries.get(str(kind), 0) + 1}
-    incident.title = incident.title[:300]
-    incident.timeline_n += len(decision.timeline)
-    incident.save(update_fields=None if change.opens else _INCIDENT_COLUMNS)
-    _store_causes(incident, change, set() if change.opens else set(loaded.causes), now)
-    return incident
 
 
 def _store_causes(incident: Incident, change: core.IncidentChange, known: set[str], now: datetime) -> None:
