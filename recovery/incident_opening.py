@@ -41,13 +41,13 @@ def open_for_failures(draft: Draft) -> None:
     if any(failure.left_run for failure in draft.failures) or incident.seen_failed_at is None:
         incident.set(seen_failed_at=seen)
     counted = any(failure.counted for failure in draft.failures)
-    draft.incident.raise_severity(Severity.MEDIUM if counted else Severity.LOW)
+    incident.raise_severity(Severity.MEDIUM if counted else Severity.LOW)
     known = draft.before.incident.causes if incident.was_open and draft.before.incident else ()
     ends_known = [category for category in known if category != SLOW]
     is_new_cause = ends_known and any(f.counted and f.fact.category not in known for f in draft.failures)
     is_last_one = counted and draft.job.recover_count >= draft.job.max_retry and draft.job.protected
     if is_new_cause or is_last_one:
-        draft.incident.raise_severity(Severity.HIGH)
+        incident.raise_severity(Severity.HIGH)
 
 
 def _open(draft: Draft, category: str, title: str) -> None:

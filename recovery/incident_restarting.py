@@ -35,7 +35,7 @@ def look_at_restarting(draft: Draft) -> None:
     if draft.now < due:
         draft.look_at(due)
     elif incident.severity not in {Severity.HIGH, Severity.CRITICAL}:
-        draft.incident.raise_severity(Severity.HIGH)
+        incident.raise_severity(Severity.HIGH)
         waited = (draft.now - since).total_seconds()
         draft.note("waiting", f"Still {job.reason} after {waited:.0f} s. Going on smaller is not installed.")
         draft.settle("capacity.deadline", job.reason)

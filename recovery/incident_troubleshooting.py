@@ -69,9 +69,9 @@ def look_at_troubleshooting(draft: Draft) -> None:
         _wait_or_recover(draft, choice)
     elif ActionKind.STOP_JOB in kinds:
         incident.set(title=choice.why)
-        draft.incident.raise_severity(Severity.CRITICAL)
+        incident.raise_severity(Severity.CRITICAL)
     else:
-        draft.incident.raise_severity(Severity.HIGH)
+        incident.raise_severity(Severity.HIGH)
         draft.bring_incident(IncidentState.NEEDS_PERSON, choice.why)
 
 
