@@ -22,9 +22,12 @@ _ROUND = re.compile(r"\{([0-9:., infa-]{3,4000})\}")
 _PAIR = re.compile(r"(\d{1,6}): {0,2}(-?\d{1,9}(?:\.\d{1,9})?|inf|nan)")
 _SEQUENCE = re.compile(r"seqnum=(\d{1,15})", re.IGNORECASE)
 _NAMED = re.compile(
-    r"(?:culprit rank|missing ranks?|faulty rank|rank that did not (?:join|arrive)|did not join|waiting for rank)"
+    r"(?:culprit rank|missing ranks?|faulty rank|rank that did not (?:join|arrive)|did not join"
+    r"|waiting for rank"
+    r"|slowest rank|straggler(?: rank)?|straggling rank|slow rank)"
     r"[ :=\[]{1,4}(\d{1,6})"
-    r"|\brank (\d{1,6}) (?:did not (?:join|arrive|call|enter)|never (?:joined|arrived|called|entered)|is missing)",
+    r"|\brank (\d{1,6}) (?:did not (?:join|arrive|call|enter)|never (?:joined|arrived|called|entered)"
+    r"|is missing)",
     re.IGNORECASE,
 )
 _SEVERE_SIGNALS = frozenset({4, 6, 7, 8, 11})

@@ -16,6 +16,9 @@ MAX_LINES = 400
 MAX_RANKS = 256
 MAX_LINES_OF_RANK = 40
 _MAX_LENGTH = 1000
+#: An attempt ends where its last lines are.
+_LAST_LINES = 12
+_WHOLE = re.compile(r"(?<![\w.:/-])\d{2,12}(?![\w.:-]|\.\d)")
 
 _MEMBER = (
     r"(?:clients?|nodes?|tasks?|workers?|hosts?|ranks?|process(?:es)?|peers?|members?|participants?"
@@ -63,6 +66,24 @@ _COUNTS = re.compile(
     r"|\bcount (\d{1,4}), [^0-9]{0,24}(?:wants|expects|expected|has|configured)[^0-9]{0,12}(\d{1,4})\b"
     r"|\b(?:only )?(\d{1,4}) (?:out )?of (?:the )?(\d{1,4})\b"
 )
+#: A counter of errors with its labels: of an exporter, "name{device="x"} 7", or of a tool, "x: name 7".
+_COUNTER = re.compile(
+    r"([a-z0-9_]*(?:err|replay|crc|discard|recover|flap|downed|retrans|drop)[a-z0-9_]*)(?:(\{[^}]{1,200}\})"
+    r"|[ \[(]{1,2}([\w/:.-]{1,40})[\])]?)?"
+    r"[ =:]{1,3}(\d{1,15})\s*$"
+)
+_OF_FABRIC = re.compile(r"nvlink|xgmi|nvswitch|c2c")
+_UNITS = {"m": 60.0, "s": 1.0, "h": 3600.0}
+_UNIT = r"(ms|milliseconds?|min|minutes?|m|s|sec|seconds?|h|hours?)\b"
+_LIMIT = re.compile(
+    r"(?:timed? ?-?out(?: after| of|=|:)?|ran for|waited|deadline(?: of|=|:)?|limit(?: of|=|:)?"
+    r"|timeout\(ms\)=)[^0-9]{0,24}"
+    rf"(\d{{1,9}}(?:\.\d{{1,3}})?) ?(?=[a-z]){_UNIT}"
+)
+_LEFT = re.compile(
+    rf"(?:\b(\d{{1,6}}(?:\.\d{{1,2}})?) ?{_UNIT} (?:left|remaining|to go)\b"
+    r"|\b(?:eta|left|remaining)[:= ]{1,3}(\d{1,3}(?::\d{2}){1,2})\b|<(\d{1,3}(?::\d{2}){1,2}),)"
+)
 _DEVICES = re.compile(
     r"gpus?\b|\bdevices?\b|\bchips?\b|\bcards?\b|accelerators?\b|[hntx]pus?\b|\bipus?\b"
     r"|neuron ?cores?\b|ngpus"
@@ -92,6 +113,10 @@ def facts_of(evidence: Evidence) -> dict[str, FactValue]:
             facts["join.short"] = True
         if _several_machines(lines, evidence) and any(_COORDINATOR.search(line) for line in lines):
             facts["join.loopback"] = True
+    if len(lines) + len(evidence.kernel) > 1:
+        _counting_links([*lines, *_small(evidence.kernel)], facts)
+    if _prepares_too_long(lines, evidence):
+        facts["prepare.too_long"] = True
     expected, running = _metric(evidence, "pods_expected"), _metric(evidence, "pods_running")
     if expected is not None and running is not None and running >= expected > 0:
         facts["join.all_started"] = True
@@ -104,6 +129,32 @@ def facts_of(evidence: Evidence) -> dict[str, FactValue]:
     if len(evidence.ranks) > 1 and _one_host(evidence):
         facts["path.one_host"] = True
     return facts
+
+
+def ends_at(evidence: Evidence, places: Sequence[int]) -> bool:
+    """Whether this attempt's last lines tell one of the places where earlier attempts are said to have ended."""
+    lines = [*evidence.log[-_LAST_LINES:]]
+    for view in evidence.ranks[:MAX_RANKS]:
+        lines += view.log[-_LAST_LINES:]
+    wanted = {str(place) for place in places}
+    return any(number in wanted for line in lines for number in _WHOLE.findall(line[:_MAX_LENGTH]))
+
+
+def _counting_links(lines: Sequence[str], facts: dict[str, FactValue]) -> None:
+    """Error counters of links as an exporter or tool prints them: one that counts beside others that do not."""
+    counts: dict[str, dict[str, int]] = {}
+    for line in lines:
+        if line[-1:].isdigit() and (match := _COUNTER.search(line)):
+            counts.setdefault(match[1], {})[match[2] or match[3] or ""] = int(match[4])
+    told = [(name, links) for name, links in counts.items() if len(links) > 1]
+    if not told:
+        return
+    if all(not any(links.values()) for _, links in told):
+        facts["link.all_zero"] = True
+    for name, links in told:
+        if sum(count > 0 for count in links.values()) == 1 and len(links) > 1:
+            facts["link.one_counts"] = "fabric" if _OF_FABRIC.search(name) else "port"
+            return
 
 
 def _small(log: Sequence[str]) -> list[str]:
@@ -149,6 +200,33 @@ def _announced(lines: Sequence[str]) -> tuple[float | None, float | None]:
         if world is None and (match := _WORLD.search(line)):
             world = float(_number(match)[0])
     return joined, world
+
+
+def _prepares_too_long(lines: Sequence[str], evidence: Evidence) -> bool:
+    """Whether one member estimates more time for its preparation than the others are told to wait."""
+    told = list(lines)
+    for view in evidence.ranks[:MAX_RANKS]:
+        told += _small(view.log[-MAX_LINES_OF_RANK:])
+    left = [_left(match) for line in told if _may_be_left(line) and (match := _LEFT.search(line))]
+    if not left:
+        return False
+    limits = [_seconds(match[1], match[2]) for line in told if (match := _LIMIT.search(line))]
+    return bool(limits) and max(left) > min(limits)
+
+
+def _may_be_left(line: str) -> bool:
+    return "left" in line or "remaining" in line or "to go" in line or "eta" in line or "<" in line
+
+
+def _seconds(number: str, unit: str) -> float:
+    return float(number) * (0.001 if unit.startswith(("ms", "milli")) else _UNITS[unit[0]])
+
+
+def _left(match: re.Match[str]) -> float:
+    if match[1]:
+        return _seconds(match[1], match[2])
+    parts = [int(part) for part in (match[3] or match[4]).split(":")]
+    return float(sum(part * 60**n for n, part in enumerate(reversed(parts))))
 
 
 def _several_machines(lines: Sequence[str], evidence: Evidence) -> bool:

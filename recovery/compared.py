@@ -52,7 +52,8 @@ def _names(clause: str) -> set[str]:
         alone = letters is None or (
             letters[0] in _NO_HOST and name.removeprefix(letters[0]).strip("-").isdigit()
         )
-        if not alone and name not in _NO_HOSTS:
+        is_called_host = f"host {name}" in clause or f"node {name}" in clause
+        if (not alone or is_called_host) and name not in _NO_HOSTS:
             found.add(name)
     return found
 
@@ -124,8 +125,9 @@ _NO_FAILURE = re.compile(
 )
 _FAILS = re.compile(
     r"\b(?:fail\w{0,4}|crash\w{0,3}|hangs?|hung|dies|died|dead|errors?|aborts?|aborted|stalls?|stuck"
-    r"|breaks?|broke"
-    r"|refus\w{0,3}|reports?|ends? (?:so|like|with|within|after|the)|lost|loses?|missing|stops?|stopped"
+    r"|breaks?|broke|bl[eo]ws? up|(?:goes|went|turns|turned) (?:nan|inf|wrong|bad)|diverges?|freezes?|froze"
+    r"|refus\w{0,3}|reports?|ends? (?:so|here|like|with|within|after|the)|lost|loses?|missing|stops?"
+    r"|stopped"
     r"|cannot|can't"
     r"|never (?:find|finds|see|sees|start|starts|come|comes)|seen on|happens|began|begins|started on"
     r"|shows? it)\b"

@@ -7,8 +7,10 @@ everywhere. Source: Kubernetes conventions for conditions; node agents of clouds
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
+
+from recovery.observed import is_well
 
 MAX_CONDITIONS = 64
 _MAX_LENGTH = 400
@@ -91,6 +93,21 @@ _MUST_REBOOT = re.compile(
     r"|\b(?:needs?|requires?|required|pending"
     r"|await\w{0,3}|must) (?:a )?(?:node |gpu |device )?(?:re-?boot|reset|power ?cycle)"
 )
+_CODE = re.compile(
+    r"(?:\bxids?|error_?code|err_?code|\bcode)s?[^a-z0-9]{1,4}(?:xid )?(\d{1,3})\b(?![.:]\d)", re.IGNORECASE
+)
+_ADVICE = re.compile(
+    r"(?:recommended_?|suggested_?|required_?)? ?(?:action|recommendation|advice|remedy)[^a-z0-9]{1,4}"
+    r"((?:none|no[ _-]?action|nothing|ignore|restart[ _-]?(?:app|process|job|workload|pod|container)"
+    r"|restart[ _-]?(?:bm|vm|node|host)|restart|reset|reboot|replace|rma"
+    r"|component[ _-]?reset|drain|power[ _-]?cycle)\w{0,12})",
+    re.IGNORECASE,
+)
+_ADVICES: Mapping[str, str] = {
+    "restart_bm": "reset", "restart_vm": "reset", "restart_node": "reset", "restart_host": "reset",
+    "restart": "restart", "none": "none", "no": "none", "ignore": "none", "replace": "replace", "rma": "replace",
+}  # fmt: skip
+_THERMAL = re.compile(r"thermal|temperature|overheat|throttl|slow_?down|power ?brake|too hot", re.IGNORECASE)
 _NO = _set("no not none never non without")
 
 
@@ -107,6 +124,29 @@ def hardware_verdict(conditions: Sequence[str]) -> tuple[str, bool]:
         if part and (not best[0] or (is_hard and not best[1])):
             best = (part, is_hard)
     return best
+
+
+def inner_error(conditions: Sequence[str]) -> dict[str, float | str | bool]:
+    """What a condition carries within: the number of an error of a GPU, what it asks for, and whether it is of heat.
+
+    Returns:
+        "code": an Xid; "advice": "none", "restart", "reset" or "replace"; "thermal": True. Absent where not told.
+    """
+    found: dict[str, float | str | bool] = {}
+    for condition in conditions[:MAX_CONDITIONS]:
+        told = condition[:_MAX_LENGTH]
+        if is_well(told):
+            continue
+        if "code" not in found and (code := _CODE.search(told)):
+            found["code"] = float(code[1])
+        if "advice" not in found and (advice := _ADVICE.search(told)):
+            asked = advice[1].lower().replace(" ", "_").replace("-", "_")
+            found["advice"] = next(
+                (word for begin, word in _ADVICES.items() if asked.startswith(begin)), "reset"
+            )
+        if _THERMAL.search(told):
+            found["thermal"] = True
+    return found
 
 
 def _read(condition: str) -> tuple[str, bool]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 
 from recovery import announced
-from recovery.conditions import hardware_verdict
+from recovery.conditions import hardware_verdict, inner_error
 from recovery.evidence import signal_number
 from recovery.observed import Evidence
 from recovery.past import History
@@ -21,7 +21,7 @@ SLOW_CLOCK_RATIO = 0.85
 
 HARDWARE_CHECKS = ("gpu", "rdma")
 _LIVE_REASONS = frozenset({"", "running", "pending", "containercreating", "podinitializing", "terminating"})
-_HISTORY = tuple(field.name for field in fields(History) if field.name != "told")
+_HISTORY = tuple(field.name for field in fields(History) if field.name not in {"told", "places"})
 
 
 def facts_of(evidence: Evidence, history: History) -> dict[str, FactValue]:
@@ -39,6 +39,8 @@ def facts_of(evidence: Evidence, history: History) -> dict[str, FactValue]:
     part, is_bad = hardware_verdict(evidence.conditions)
     if part:
         facts["condition.bad" if is_bad else "condition.degraded"] = part
+    if evidence.conditions:
+        facts |= {f"condition.{name}": value for name, value in inner_error(evidence.conditions).items()}
     facts |= announced.facts_of(evidence)
     if history.told:
         facts["past.told"] = True
@@ -48,6 +50,9 @@ def facts_of(evidence: Evidence, history: History) -> dict[str, FactValue]:
                 facts[f"past.{name}"] = value
         if history.repeated:
             facts["past.repeated"] = True
+        if history.places and announced.ends_at(evidence, history.places):
+            facts |= {"past.same_point": True, "past.repeated": True, "past.count": max(2, history.count)}
+            facts.pop("past.changing_point", None)
         if evidence.metrics.get("nodes_affected") == 1.0:
             facts.pop("past.all_nodes", None)
     if evidence.phase:
@@ -97,7 +102,7 @@ def _nodes(evidence: Evidence, history: History, facts: dict[str, FactValue]) ->
         facts["nodes.affected"] = affected
         facts["nodes.many"] = affected >= MANY_NODES
         facts["nodes.one"] = affected == 1
-    if history.all_nodes and not facts.get("nodes.one"):
+    if (history.all_nodes or history.at_once) and not facts.get("nodes.one"):
         facts["nodes.many"] = True
     if history.only_here and not facts.get("nodes.many"):
         facts["nodes.one"] = True

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
-from recovery import compared
+from recovery import compared, tried
 
 MAX_SENTENCE = 1000
 
@@ -57,6 +58,19 @@ class History:
     older_alike: bool = False
     one_has_it: bool = False
     peers_pass: bool = False
+    at_once: bool = False
+    clean_control: bool = False
+    setting_differs: bool = False
+    class_differs: bool = False
+    pair_node: bool = False
+    in_vain: bool = False
+    sibling: bool = False
+    standing: bool = False
+    new_nodes: bool = False
+    only_large: bool = False
+    size_new: bool = False
+    at_boundary: bool = False
+    places: tuple[int, ...] = ()  # numbers that are told as places where an attempt ended
 
     @property
     def repeated(self) -> bool:
@@ -120,7 +134,8 @@ _MACHINE = re.compile(rf"\b{_NODE}s?\b|\belsewhere\b|\b{_DEVICE}s?\b|\bpool\b|\b
 _HERE = re.compile(
     rf"\b(?:same|this|that|one|single|the very|its) (?:\w{{1,20}} )?{_NODE}\b"
     rf"|\b[a-z]{{1,12}}-?{_NODE}-?\d{{1,6}}\b"
-    rf"|\b(?:always|only|again) (?:on|with|at|when) [a-z]{{1,20}}-[a-z0-9-]{{1,20}}\b|\bhere\b"
+    rf"|\b(?:always|only|again) (?:on|with|at|when) [a-z]{{1,20}}-[a-z0-9-]{{1,20}}\b"
+    rf"|(?<!stop )(?<!stops )(?<!end )(?<!ends )(?<!ended )(?<!stall )(?<!stalls )(?<!freezes )\bhere\b"
     rf"|\bwhenever this\b"
 )
 _NAMED_DEVICE = re.compile(
@@ -242,7 +257,8 @@ _CLAIMS: Mapping[str, re.Pattern[str]] = {
         r"|\bnew (?:today|failure)\b|\bseen once\b|^once$"
     ),
     "every": re.compile(
-        rf"\b(?:every|each|all|any) (?:single )?(?:[\w-]{{1,20}} )?{_TRY}s?\b|\balways\b|\bdeterministic"
+        rf"\b(?:every|each|all|any) (?:single |of (?:the |our |its )?)?(?:[\w-]{{1,20}} )?{_TRY}s?\b"
+        rf"|\balways\b|\bdeterministic"
         rf"|\breproduc|\bevery time\b|\bconsistently\b"
         rf"|\bnever (?:formed|started|came up|worked|succeeded|connected|got (?:past|beyond)|comes up"
         rf"|starts)\b"
@@ -340,6 +356,12 @@ _DURATION = re.compile(
     r"\b\d{1,6} ?(?:h|hours?|d|days?|weeks?|min|minutes?|s|seconds?|ms|gib|gb|k steps|steps|iterations"
     r"|ranks|gpus)\b"
 )
+#: Spans of time and sizes of a job; a number of them counts no attempts.
+_NO_ATTEMPTS = re.compile(
+    rf"\b{_NUMBER} (?:of (?:the |our |its )?)?(?:{_NUMBER} )?(?:\w{{1,12}} )?(?:seconds|minutes|hours|days"
+    rf"|weeks|months|years|ranks|members"
+    r"|workers|processes|clients|peers|gpus|steps|iterations|epochs)\b"
+)
 _NUMBERED = re.compile(
     rf"\b(?:{_POINT}|rank|{_DEVICE}|version|port|errno|xid|sxid|code"
     rf"|=) ?(?:no\.? ?)?[#=]? ?\d{{1,15}}\b(?! of \d| ?/)"
@@ -368,6 +390,14 @@ _CLAUSES = re.compile(
 )
 
 
+_FIELDS = {field.name for field in fields(History)}
+#: What is taken over as it is told; the rest changes claims.
+_OF_COMPARED = tuple(
+    field.name for field in fields(compared.Compared) if field.name in _FIELDS - {"other_nodes"}
+)
+_OF_TRIED = tuple(field.name for field in fields(tried.Tried) if field.name in _FIELDS)
+
+
 def read_recurrence(sentence: str) -> History:
     """Claims out of a free sentence about earlier attempts; "" gives none. Never raises."""
     text = " ".join(sentence[:MAX_SENTENCE].lower().split()).replace("..", "…")
@@ -392,6 +422,9 @@ def read_recurrence(sentence: str) -> History:
     )
     count = 0
     clauses = [clause for part in _CLAUSES.split(text) if (clause := part.strip())]
+    if any(kept := [tried.clears(clause) for clause in clauses]):
+        clauses = [clause for clause, is_cleared in zip(clauses, kept, strict=True) if not is_cleared]
+        text = "; ".join(clauses)
     for clause in clauses:
         count = max(count, _read_clause(clause, claims))
     if _AGAIN.search(text):
@@ -408,17 +441,62 @@ def read_recurrence(sentence: str) -> History:
         claims["fine_elsewhere"] = False  # "others are fine" goes on about people
     if count >= 2 and _OTHERS_ARE_FINE.search(text) and not (claims["other_nodes"] or claims["all_nodes"]):
         claims["same_node"] = True  # again and again, and not there: so here
+    attempts = tried.read(text, clauses)
+    count = _of_attempts(attempts, claims, count)
     several = claims["other_nodes"] or claims["all_nodes"]
     told = compared.read(text, clauses, on_several=of_people or (several and not claims["only_here"]))
     if claims["first_time"] and not claims["every"] and count < 2:
         told = replace(told, node_differs=False, peers_pass=False, one_name=False)  # once is no comparison
     claims["same_node"] |= told.one_name
+    if attempts.clean_control and not (claims["same_node"] or claims["only_here"]):
+        claims["passed"] = True  # the control passed, and nothing else points at this machine
     if told.node_differs:
         claims["same_node"] = claims["fine_elsewhere"] = True
     claims["other_nodes"] |= told.other_nodes and not told.node_differs
-    found = asdict(told)
-    del found["other_nodes"], found["one_name"]
-    return replace(_settled(claims, count), **found)
+    found = {name: getattr(told, name) for name in _OF_COMPARED}
+    if attempts.pair_node:
+        found |= {"node_differs": False, "any_image": False}
+    if attempts.new_nodes:
+        found["our_image"] = False  # the image is that of the machines
+    return replace(_settled(claims, count), **found, **_of_tried(attempts, claims))
+
+
+def _of_attempts(attempts: tried.Tried, claims: dict[str, bool], count: int) -> int:
+    """Let what is told of attempts overrule what single clauses seem to claim; gives how often it was seen."""
+    if attempts.at_once:
+        for name in ("other_nodes", "all_nodes", "same_node", "only_here", "every", "other_jobs"):
+            claims[name] = False
+        count = min(count, 1)
+    if attempts.intermittent or attempts.success_between:
+        claims["every"] = claims["same_point"] = False
+        claims["random"] = claims["changing_point"] = True
+        claims["passed"] |= attempts.success_between
+    elif attempts.same_place:
+        claims["same_point"], claims["changing_point"] = True, False
+        count = max(count, 2)
+    if attempts.clean_control:
+        claims["other_nodes"] = claims["all_nodes"] = claims["same_point"] = claims["every"] = False
+        claims["fine_elsewhere"] = True
+        claims["same_node"] |= claims["same_device"] or claims["other_jobs"]
+    if attempts.pair_node:
+        claims["all_nodes"] = claims["other_nodes"] = claims["everybody"] = claims["only_ours"] = False
+        claims["same_node"] = claims["fine_elsewhere"] = True
+    if attempts.sibling:
+        claims["same_node"] = claims["only_here"] = False
+    if attempts.setting_differs:
+        claims["option"], claims["passed"] = True, False
+    return count
+
+
+def _of_tried(attempts: tried.Tried, claims: dict[str, bool]) -> dict[str, Any]:
+    """The fields of History that are told of attempts as such, made to agree with the claims."""
+    found = {name: getattr(attempts, name) for name in _OF_TRIED}
+    is_varied = not (claims["random"] or claims["only_here"] or attempts.pair_node)
+    found["setting_differs"] &= is_varied
+    found["class_differs"] &= is_varied
+    found["standing"] &= not (claims["only_ours"] or claims["only_here"] or claims["first_time"])
+    found["new_nodes"] &= not (claims["only_ours"] or claims["only_here"])
+    return found
 
 
 def _read_clause(clause: str, claims: dict[str, bool]) -> int:
@@ -487,7 +565,7 @@ def _read_clause(clause: str, claims: dict[str, bool]) -> int:
     if not claims["only_here"]:
         claims["all_nodes"] |= _EVERYWHERE.search(clause) is not None
         claims["other_nodes"] |= _OTHER_NODES.search(clause) is not None and "none" not in clause
-    counted = _NUMBERED.sub(" ", _DURATION.sub(" ", clause))
+    counted = _NUMBERED.sub(" ", _DURATION.sub(" ", _NO_ATTEMPTS.sub(" ", clause)))
     numbers = [int(next(group for group in match.groups() if group)) for match in _COUNT.finditer(counted)]
     return max([0, *numbers, *(_WORD_NUMBERS[match[1]] for match in _WORDS.finditer(counted))])
 
@@ -510,4 +588,5 @@ def _settled(claims: dict[str, bool], count: int) -> History:
         claims["same_node"] = True
     if claims["all_nodes"] or claims["other_nodes"]:
         claims["same_node"] = claims["same_node"] and claims["fine_elsewhere"]
-    return History(told=True, count=count, **claims)
+    found: dict[str, Any] = dict(claims)
+    return History(told=True, count=count, **found)

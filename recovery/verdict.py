@@ -40,6 +40,8 @@ _GOES_ON = frozenset(
 _CONTRADICTED = 0.15
 _OF_SET_UP = frozenset({"bad_config", "container_env"})
 _CHECK_OF_LINK: Mapping[str, str] = {"gpu_fabric": "check.gpu", "rdma_nic": "check.rdma"}
+#: The node has gone, or computes or stores wrongly.
+_FINAL = frozenset({"gpu_mem_uncorrectable", "node_lost"})
 _OF_LINKS = frozenset(_CHECK_OF_LINK)
 #: A run that made progress within so many seconds goes on.
 _MOVES_SECONDS = 120.0
@@ -133,7 +135,8 @@ def judge(evidence: Evidence, history: History, rules: RuleSet) -> Verdict:
     among = _of_culprit(hits, culprit, ranks) or hits
     among = _without_soft(among, facts)
     best = max(among, key=lambda hit: hit.rank_key)
-    best = _mended_by(_measured(_refined(_spared(best, among), hits), hits, facts), facts)
+    best = _climbed(_measured(_refined(_spared(best, among), hits), hits, facts), facts)
+    best = _mended_by(best, facts)
     return _verdict(best, hits, facts, seen, culprit, rules)
 
 
@@ -155,7 +158,10 @@ def _hits(seen: Scan, facts: dict[str, FactValue], rules: RuleSet) -> list[Hit]:
     if facts.get("seen.log.training") and not any(_tells_of_trouble(rules.rules[n]) for n in seen.hits):
         facts["log.silent"] = True
     found = []
-    for n in sorted({*rules.predicates, *seen.hits}):
+    tried = {*seen.hits, *rules.predicates.get("", ())}
+    for name in facts:
+        tried.update(rules.predicates.get(name, ()))
+    for n in sorted(tried):
         rule = rules.rules[n]
         if rule.is_mark:
             continue
@@ -240,11 +246,11 @@ def _measured(best: Hit, hits: list[Hit], facts: Mapping[str, FactValue]) -> Hit
     """
     if best.remedy is not Remedy.ISOLATE_NODE or best.rule.evidence_class is EvidenceClass.CHECK:
         return best
-    if _is_carried(best, facts) and _makes_progress(facts):
+    if (_is_carried(best, facts) or not _is_final(best, facts)) and _makes_progress(facts):
         return replace(
             best,
             remedy=Remedy.EVICT_AT_CHECKPOINT,
-            reason=f"{best.reason}; the run goes on over it: after the next save",
+            reason=f"{best.reason}; the run goes on: after the next save",
         )
     if best.rule.evidence_class <= EvidenceClass.LOG and best.lines and _is_first_sight(best, hits, facts):
         return replace(
@@ -256,6 +262,20 @@ def _measured(best: Hit, hits: list[Hit], facts: Mapping[str, FactValue]) -> Hit
     return best
 
 
+def _climbed(best: Hit, facts: Mapping[str, FactValue]) -> Hit:
+    """What was tried in vain on this machine moves one step up: from the container to the machine."""
+    here = any(facts.get(name) for name in ("past.same_node", "past.only_here", "past.fine_elsewhere"))
+    elsewhere = facts.get("past.other_nodes") or facts.get("past.all_nodes") or facts.get("nodes.many")
+    if best.remedy is not Remedy.RESTART_CONTAINER or not facts.get("past.in_vain") or not here or elsewhere:
+        return best
+    return replace(
+        best,
+        remedy=Remedy.ISOLATE_NODE,
+        blame=Blame.NODE,
+        reason=f"{best.reason}; new containers on this machine did not help, so it is the machine",
+    )
+
+
 def _is_carried(best: Hit, facts: Mapping[str, FactValue]) -> bool:
     """Whether what is bad still does its work: a link that counts errors, a part whose own check passes."""
     if best.category in _OF_LINKS and not facts.get("seen.link.fatal"):
@@ -265,6 +285,15 @@ def _is_carried(best: Hit, facts: Mapping[str, FactValue]) -> bool:
         and facts.get("seen.disk.degraded") is True
         and facts.get("check.io") == "pass"
     )
+
+
+def _is_final(best: Hit, facts: Mapping[str, FactValue]) -> bool:
+    """Whether a device has failed for good, or has lost data: then a run is not left on it, whatever it still does."""
+    if best.category in _FINAL or facts.get("check.io") == "fail":
+        return True
+    if best.rule.evidence_class is not EvidenceClass.DEVICE:
+        return False
+    return not (facts.get("seen.disk.predicts") and not facts.get("seen.disk.lost-data"))
 
 
 def _makes_progress(facts: Mapping[str, FactValue]) -> bool:

@@ -98,6 +98,8 @@ class Condition:
         return _OPERATORS[self.operator](fact, self.value)
 
 
+#: Facts that nearly every failure has.
+_COMMON = ("exit.", "phase", "checks.")
 #: A number that a reason says, e.g. {metric.jobs_failing_alike}.
 SAID = re.compile(r"\{(metric\.[a-z0-9_.-]+)\}")
 
@@ -126,7 +128,10 @@ class When:
 
     def holds(self, facts: Facts) -> bool:
         """Whether all its conditions do."""
-        return all(condition.holds(facts) for condition in self.conditions)
+        for condition in self.conditions:  # noqa: SIM110 (a loop: a verdict spends its time here)
+            if not condition.holds(facts):
+                return False
+        return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,9 +170,19 @@ class Rule:
 
     def applies(self, facts: Facts) -> bool:
         """Whether its conditions hold and none of ``unless`` does."""
-        return all(condition.holds(facts) for condition in self.conditions) and not any(
-            condition.holds(facts) for condition in self.unless
-        )
+        for condition in self.conditions:  # loops: a verdict spends its time here
+            if not condition.holds(facts):
+                return False
+        for condition in self.unless:  # noqa: SIM110
+            if condition.holds(facts):
+                return False
+        return True
+
+    @property
+    def needs(self) -> str:
+        """A fact without which it never applies, the less common the better; "" where there is none."""
+        positive = [condition.name for condition in self.conditions if not condition.is_negated]
+        return next((name for name in positive if not name.startswith(_COMMON)), (*positive, "")[0])
 
     @property
     def isolates(self) -> bool:
@@ -188,7 +203,9 @@ class RuleSet:
     grams: Mapping[str, tuple[str, ...]] = field(
         default_factory=dict
     )  # three characters -> literals with them
-    predicates: tuple[int, ...] = ()  # rules without a pattern
+    predicates: Mapping[str, tuple[int, ...]] = field(
+        default_factory=dict
+    )  # rules without a pattern, by a fact that each needs
 
     @classmethod
     def of(
@@ -216,12 +233,21 @@ class RuleSet:
             digest,
             {literal: tuple(users) for literal, users in sorted(index.items())},
             _by_gram(index),
-            tuple(n for n, rule in enumerate(rules) if not rule.patterns and not rule.is_mark),
+            _by_need(rules),
         )
 
     def named(self, rule_id: str) -> Rule | None:
         """The rule of this id, or None."""
         return next((rule for rule in self.rules if rule.id == rule_id), None)
+
+
+def _by_need(rules: Sequence[Rule]) -> dict[str, tuple[int, ...]]:
+    """The rules without a pattern under a fact without which they do not apply."""
+    index: dict[str, tuple[int, ...]] = {}
+    for n, rule in enumerate(rules):
+        if not rule.patterns and not rule.is_mark:
+            index[rule.needs] = (*index.get(rule.needs, ()), n)
+    return index
 
 
 def _by_gram(literals: Iterable[str]) -> dict[str, tuple[str, ...]]:

@@ -8,17 +8,19 @@ from hypothesis import strategies as st
 
 from recovery.compared import Compared
 from recovery.past import History, read_recurrence
+from recovery.tried import Tried
 
 COMPARISONS = {field.name for field in fields(Compared)} - {"other_nodes", "one_name"}
+ATTEMPTS = {field.name for field in fields(Tried)}
 
 
 def claims(sentence: str) -> set[str]:
-    """What it claims; comparisons have a test of their own, test_compared.py."""
+    """What it claims; comparisons and attempts have tests of their own, test_compared.py and test_tried.py."""
     history = read_recurrence(sentence)
     return {
         field.name
         for field in fields(History)
-        if field.name not in {"told", "count", *COMPARISONS} and getattr(history, field.name)
+        if field.name not in {"told", "count", *COMPARISONS, *ATTEMPTS} and getattr(history, field.name)
     }
 
 
