@@ -7,6 +7,7 @@ import threading
 import time
 from typing import Protocol
 
+from django.conf import settings
 from django.db import connection
 from django.db.utils import InterfaceError, OperationalError
 
@@ -17,7 +18,6 @@ from recovery.errors import ClusterError
 
 _log = logging.getLogger(__name__)
 
-PROBE_SECONDS = 10.0
 #: What a call counts as that was not answered, whenever it was given up; the longest a call is waited for.
 NOT_ANSWERED_SECONDS = 20.0
 
@@ -41,17 +41,15 @@ class ApiProbe:
         lead: Lead,
         *,
         over: threading.Event,
-        every_seconds: float = PROBE_SECONDS,
     ) -> None:
         self._cluster = cluster
         self._adapter = adapter
         self._lead = lead
         self._over = over
-        self._every_seconds = every_seconds
 
     def run(self) -> None:
         """Until ``over``."""
-        while not self._over.wait(self._every_seconds):
+        while not self._over.wait(settings.TIMINGS["API_PROBE_SECONDS"]):
             seconds = self.measure()
             try:
                 watching.write_call(self._lead, seconds=seconds)

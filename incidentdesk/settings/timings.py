@@ -54,6 +54,7 @@ TIMINGS: dict[str, Timing] = {
     ),
     "CLUSTER_TIMEOUT_SECONDS": Timing(20, 10, 1, "client's time-out for one call to the cluster"),
     "WATCH_LEASE_SECONDS": Timing(15, 6, 3, "lease of the leading watch process"),
+    "API_PROBE_SECONDS": Timing(10, 10, 5, "the watch measures how long the cluster takes to answer a call"),
     "WATCH_TIMEOUT_SECONDS": Timing(270, 60, 30, "length of one watch request, jittered"),
     "FEED_KEEP_SECONDS": Timing(3600, 3600, 3600, "rows of the live feed are kept"),
     "UNPLACED_KEEP_SECONDS": Timing(3600, 3600, 60, "a signal about something unknown waits to be placed"),

@@ -6,6 +6,7 @@ import threading
 
 import pytest
 from django.db import connection
+from pytest_django import Settings
 
 from apps.access.models import Cluster
 from apps.incidents.api_probe import NOT_ANSWERED_SECONDS, ApiProbe
@@ -34,8 +35,13 @@ class Answering:
         return "uid"
 
 
+@pytest.fixture(autouse=True)
+def no_waits(settings: Settings) -> None:
+    settings.TIMINGS = {**settings.TIMINGS, "API_PROBE_SECONDS": 0.001}
+
+
 def probed(adapter: Answering, cluster: Cluster, lead: watching.Lead) -> WatchState:
-    ApiProbe(cluster, adapter, lead, over=adapter.over, every_seconds=0.001).run()
+    ApiProbe(cluster, adapter, lead, over=adapter.over).run()
     return WatchState.objects.get(cluster=cluster, resource=watching.LEADER)
 
 
