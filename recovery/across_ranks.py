@@ -21,6 +21,14 @@ DEAD_RATIO = 30.0
 _ROUND = re.compile(r"\{([0-9:., infa-]{3,4000})\}")
 _PAIR = re.compile(r"(\d{1,6}): {0,2}(-?\d{1,9}(?:\.\d{1,9})?|inf|nan)")
 _SEQUENCE = re.compile(r"seqnum=(\d{1,15})", re.IGNORECASE)
+_OPERATION = re.compile(r"seqnum=(\d{1,15}), ?optype=([a-z_]{2,40})", re.IGNORECASE)
+#: "rank 3 finished 410 batches": a rank that has come to the end of its data.
+_TOTAL = re.compile(
+    r"\brank (\d{1,6})\b[:,]? (?:has |is )?(?:finished|exhausted|completed|done with|ended"
+    r"|ran out)(?: \w{1,12}){0,2}? (\d{1,9})"
+    r" (?:of its )?(?:batches|steps|iterations|samples|microbatches)",
+    re.IGNORECASE,
+)
 _NAMED = re.compile(
     r"(?:culprit rank|missing ranks?|faulty rank|rank that did not (?:join|arrive)|did not join"
     r"|waiting for rank"
@@ -80,6 +88,8 @@ def read(evidence: Evidence, seen: Scan, rules: RuleSet) -> Ranks:
         if named.rank is not None:
             facts["rank.named"] = True
     missing = Culprit()
+    if _totals_differ(evidence):
+        facts["rank.totals_differ"] = True
     if len(evidence.ranks) > 1:
         missing = _missing(evidence, seen, rules, facts)
     return Ranks(facts, named, missing, evidence.ranks)
@@ -142,6 +152,8 @@ def _missing(evidence: Evidence, seen: Scan, rules: RuleSet, facts: dict[str, Fa
     if not waiting:
         return Culprit()
     others = [view for view in evidence.ranks if view.rank not in waiting]
+    if _stand_in_different_operations(evidence.ranks):
+        facts["rank.operations_differ"] = True
     sequences = {found for view in evidence.ranks for line in view.log for found in _SEQUENCE.findall(line)}
     if len(sequences) > 1:
         facts["rank.sequences_differ"] = True
@@ -149,6 +161,25 @@ def _missing(evidence: Evidence, seen: Scan, rules: RuleSet, facts: dict[str, Fa
         facts["rank.missing"] = True
         return Culprit(others[0].rank, others[0].node)
     return Culprit()
+
+
+def _stand_in_different_operations(views: Sequence[RankView]) -> bool:
+    """Whether ranks wait at one sequence number in collectives of different types."""
+    types: dict[str, set[str]] = {}
+    for view in views:
+        for line in view.log:
+            if found := _OPERATION.search(line):
+                types.setdefault(found[1], set()).add(found[2].lower())
+    return any(len(names) > 1 for names in types.values())
+
+
+def _totals_differ(evidence: Evidence) -> bool:
+    """Whether ranks tell that they finished different numbers of batches."""
+    totals: dict[int, int] = {}
+    for line in (*evidence.log, *(line for view in evidence.ranks for line in view.log)):
+        if "rank" in line.lower():
+            totals |= {int(rank): int(total) for rank, total in _TOTAL.findall(line)}
+    return len(set(totals.values())) > 1
 
 
 def _first_cause(views: Sequence[RankView], hits: Sequence[RankedHit]) -> Culprit:

@@ -74,6 +74,12 @@ _COUNTER = re.compile(
 )
 _OF_FABRIC = re.compile(r"nvlink|xgmi|nvswitch|c2c")
 _UNITS = {"m": 60.0, "s": 1.0, "h": 3600.0}
+#: "attempt 2 started", "[attempt 2]"; the tries of a client are told as "attempt 2/5".
+_ATTEMPT = re.compile(
+    r"\b(?:attempt|incarnation|restart count|relaunch|generation)(?: no\.?"
+    r"| number)?[ #=:]{1,3}(\d{1,4})\b(?! ?(?:/|of\b|out of))",
+    re.IGNORECASE,
+)
 _UNIT = r"(ms|milliseconds?|min|minutes?|m|s|sec|seconds?|h|hours?)\b"
 _LIMIT = re.compile(
     r"(?:timed? ?-?out(?: after| of|=|:)?|ran for|waited|deadline(?: of|=|:)?|limit(?: of|=|:)?"
@@ -138,6 +144,18 @@ def ends_at(evidence: Evidence, places: Sequence[int]) -> bool:
         lines += view.log[-_LAST_LINES:]
     wanted = {str(place) for place in places}
     return any(number in wanted for line in lines for number in _WHOLE.findall(line[:_MAX_LENGTH]))
+
+
+def began_at(log: Sequence[str]) -> int:
+    """The place of the line at which the last attempt told in a log began, 0 where only one is told."""
+    begun, last = 0, None
+    for n, line in enumerate(log[:MAX_LINES]):
+        if match := _ATTEMPT.search(line[:_MAX_LENGTH]):
+            number = int(match[1])
+            if last is not None and number > last:
+                begun = n
+            last = number if last is None else max(last, number)
+    return begun
 
 
 def _counting_links(lines: Sequence[str], facts: dict[str, FactValue]) -> None:

@@ -109,7 +109,7 @@ _PASSES = re.compile(
     r"|unaffected|sees?|finds?|lists?"
     r"|shows? (?:all|its|the|every|eight|8|them)|detects?|(?:is|are) (?:there|present|visible|found)"
     r"|has (?:it|them|all)"
-    r"|have (?:it|them|all)|runs?|ran|starts?|started|completes?|completed|finish(?:es|ed)?|trains?"
+    r"|have (?:it|them|all)|runs?|ran|starts?|started|completes?|completed|finish(?:es|ed)?|trains?|trained"
     r"|goes? through"
     r"|without (?:it|trouble|error|problem|complaint|this)|no (?:trouble|problem|error|issue|such)"
     r"|never (?:had|seen|saw)"

@@ -257,7 +257,7 @@ _CLAIMS: Mapping[str, re.Pattern[str]] = {
         r"|\bnew (?:today|failure)\b|\bseen once\b|^once$"
     ),
     "every": re.compile(
-        rf"\b(?:every|each|all|any) (?:single |of (?:the |our |its )?)?(?:[\w-]{{1,20}} )?{_TRY}s?\b"
+        rf"\b(?:every|each|all|any) (?:single |of (?:the |our |its )?)?(?:[\w-]{{1,20}} )?{_TRY}(?:e?s)?\b"
         rf"|\balways\b|\bdeterministic"
         rf"|\breproduc|\bevery time\b|\bconsistently\b"
         rf"|\bnever (?:formed|started|came up|worked|succeeded|connected|got (?:past|beyond)|comes up"
@@ -403,6 +403,7 @@ def read_recurrence(sentence: str) -> History:
     text = " ".join(sentence[:MAX_SENTENCE].lower().split()).replace("..", "…")
     if not text:
         return History()
+    text = tried.in_plain_words(text)
     claims = dict.fromkeys(
         (
             *_CLAIMS,
@@ -505,6 +506,9 @@ def _read_clause(clause: str, claims: dict[str, bool]) -> int:
         claims["only_ours"] = claims["others_pass"] = True
     elif _ONLY_HERE.search(clause):
         claims["only_here"] = True
+    if tried.never_elsewhere(clause):
+        claims["fine_elsewhere"] = True
+        return 0
     if _NOT_WITHOUT.search(clause):
         claims["fine_elsewhere"] = claims["same_node"] = True
         return 0

@@ -84,7 +84,8 @@ _BETWEEN = re.compile(
 _WHEN = re.compile(
     r"\b(?:(?:mon|tues|wednes|thurs|fri|satur|sun)day|yesterday|today|then|later|next|in between"
     r"|the (?:second|third|day|night|week)"
-    r"|last (?:night|week)|this morning|once|tonight)\b"
+    r"|last (?:night|week)|this morning|once|tonight"
+    r"|(?:attempt|run|start|launch|try|restart|job) (?:no\.? )?\d{1,4})\b"
 )
 _CHANGED = re.compile(
     r"\bwith\b|\bwithout\b|\bonly\b|\bafter (?:a |the )?(?:chang|upgrad|downgrad|roll|repla)"
@@ -155,7 +156,8 @@ _DEGREE_AFTER = re.compile(
     r"|gpu))\b"
 )
 _SWITCH = re.compile(
-    r"\b(?:the |option |flag |setting )?([a-z][\w-]{2,40}) (?:is |was |set |switched |turned )?(on|off"
+    r"\b(?:the |option |flag |setting )?([a-z][\w-]{2,40}) (?:is |are |was |were |set |switched "
+    r"|turned )?(on|off"
     r"|enabled|disabled)\b"
 )
 _FLAG = re.compile(r"(?<![\w-])--([a-z][\w-]{2,40})\b")
@@ -172,7 +174,8 @@ _WITHOUT = re.compile(
     r"|\bleaving (?:it|the flag|the option) out\b|\bunset\b"
 )
 _UNIVERSAL = re.compile(
-    rf"\b(?:every|all|each|any|always|whenever|never|no)\b|\b(\d{{1,4}}) ?(?:of|out of|/) ?(?:the )?\1\b"
+    rf"\b(?:every|all|each|any|always|whenever|never|none|no)\b|\b(\d{{1,4}}) ?(?:of|out of"
+    rf"|/) ?(?:the )?\1\b"
     rf"|\b({_FEW}) (?:of|out of) (?:the )?\2\b"
 )
 _NEVER = re.compile(
@@ -183,10 +186,12 @@ _CURED = re.compile(
     r"|fixed |other |right |named )?(?:\w{1,30} )?"
     r"(?:interface|address|port|ip|endpoint|hostname|rdzv[-_]id|rendezvous id|network device"
     r"|[a-z]{2,12}_[a-z_]{2,40}=\S{1,30})\b"
+    rf"|\b(?:plain|vanilla|(?:the )?default) (?!{_NODE}|pool|partition|queue|image)\w{{2,20}}\b"
 )
 #: An attempt as such, which is no word of success: "every start", "five of five runs".
 _NOUN_OF_TRY = re.compile(
-    rf"\b(?:every|each|all|any|of|at|no|first|second|third|fourth|of {_FEW}) (?:single |other |the )?{_TRY}\b"
+    rf"\b(?:every|each|all|any|of|at|no|first|second|third|fourth|of {_FEW}) (?:single |other "
+    rf"|the )?{_TRY}\b"
 )
 _COMES_TOGETHER = re.compile(
     r"\b(?:connects?|connected|forms?|formed|converges?|comes? together|assembles?|gets? going)\b"
@@ -276,7 +281,7 @@ _EVERY_USER = re.compile(
     r"|\bnobody\b|\bwhole (?:pool|cluster|fleet)\b"
 )
 _NEW_NODES = re.compile(
-    rf"\b(?:all|every|each|any) (?:of the )?(?:new|fresh|newly|just|added|joined|young"
+    rf"\b(?:all|every|each|any) (?:of the )?(?:new|fresh|newly|freshly|just|added|joined|young"
     rf"|recently)[ -](?:\w{{1,12}}[ -]){{0,2}}{_NODE}s?\b"
     rf"|\b(?:all|every|each|any) (?:\w{{1,12}} )?{_NODE}s? (?:that|which) (?:has |have |was |were |is |are "
     rf"|had )?(?:been )?(?:joined|joins?|came|comes?|added"
@@ -313,11 +318,27 @@ _ORDINAL = re.compile(
     r"|\bagain\b|\btwice\b|\bboth\b|\bonce more\b|\balso\b|\btoo\b|\bas before\b|\blast time\b"
 )
 _IDLE_PATTERN = re.compile(
+    r"\b(?:epoch|evaluation|validation|eval) (?:end|boundary|turn|change|start|rollover)s?\b|"
     r"\b(?:end|start|beginning|close|turn|boundary) of (?:\w{1,12} ){0,2}(?:epoch|evaluation|validation"
     r"|save|pass|phase|stage|warm-?up)\w{0,3}\b"
     r"|\b(?:first|at|in|during|before|after|into|on|entering|the) (?:\w{1,12} ){0,2}(?:evaluation"
     r"|validation|save|saving|checkpointing|checkpoint save|epoch"
     r"|boundary|barrier|warm-?up|compile|compilation|first batch|last batch|eval)\b"
+)
+
+#: "the other hosts never" says where it does not fail.
+_NEVER_ELSEWHERE = re.compile(
+    rf"^(?:and )?(?:the |all |any )?(?:other|others|remaining|rest of the"
+    rf"|neighbou?ring)(?: \w{{1,20}})? ?(?:{_NODE}s?)?,? (?:have |has |had |do |did |does )?"
+    r"(?:never|not|none)(?: (?:do|did|had|have|show|shows|showed|see|saw)(?: it| that| this| any)?)?$"
+)
+#: "no launch has ever got past this" is told of success and means that every start fails.
+_NO_TRY = re.compile(
+    rf"\b(?:no|not a single|not one|none of the) (?:single )?{_TRY} (?:has |have |had )?(?:ever "
+    rf"|yet )?(?:got|gets?|gotten|connect(?:s|ed)?"
+    r"|c[ao]mes?|came|pass(?:es|ed)?|succeed(?:s|ed)?|start(?:s|ed)?|work(?:s|ed)?|survive[sd]?|made|makes?"
+    r"|went|goes|reach(?:es|ed)?)"
+    r"(?: (?:past|through|beyond|up|together|it|yet))?"
 )
 
 
@@ -346,6 +367,16 @@ class Tried:
 def clears(clause: str) -> bool:
     """Whether a clause only says how long ago something was, or that nothing came since."""
     return _CLEARS.search(clause) is not None
+
+
+def in_plain_words(text: str) -> str:
+    """A sentence where "no launch has ever got past it" is told as a failure of every start."""
+    return _NO_TRY.sub("every start fails", text)
+
+
+def never_elsewhere(clause: str) -> bool:
+    """Whether a clause only says that other machines never show it."""
+    return _NEVER_ELSEWHERE.search(clause) is not None
 
 
 def read(text: str, clauses: Sequence[str]) -> Tried:
@@ -415,9 +446,16 @@ def _is_clean_control(clause: str) -> bool:
     )
 
 
-def _is_good(clause: str) -> bool:
+def _are_good(clauses: Sequence[str]) -> list[bool]:
+    """Which clauses tell of success. One that only says "never" says the opposite of the others."""
+    told = [_tells(clause) for clause in clauses]
+    never_fails = False in told or True not in told
+    return [never_fails if good is None else good for good in told]
+
+
+def _tells(clause: str) -> bool | None:
     if _NEVER.search(clause):
-        return True
+        return None
     clause = _NOUN_OF_TRY.sub(" ", clause)
     return not fails(clause) and (passes(clause) or _COMES_TOGETHER.search(clause) is not None)
 
@@ -437,9 +475,9 @@ def _setting_differs(clauses: Sequence[str]) -> bool:
     passing: dict[str, str] = {}
     universal = without = cured = False
     bare: set[str] = set()
-    for clause in clauses:
+    for clause, is_good in zip(clauses, _are_good(clauses), strict=True):
         options = _options(clause)
-        if _is_good(clause):
+        if is_good:
             passing |= options
             without |= _WITHOUT.search(clause) is not None
             cured |= _CURED.search(clause) is not None and len(clauses) > 1
@@ -463,12 +501,12 @@ def _class_differs(clauses: Sequence[str]) -> bool:
     failing: set[str] = set()
     passing: set[str] = set()
     universal = same_program = False
-    for clause in clauses:
+    for clause, is_good in zip(clauses, _are_good(clauses), strict=True):
         models = set(_MODEL.findall(clause))
         if models:
-            (passing if _is_good(clause) else failing).update(models)
+            (passing if is_good else failing).update(models)
             same_program |= _SAME_PROGRAM.search(clause) is not None
-        elif not _is_good(clause):
+        elif not is_good:
             universal |= _UNIVERSAL.search(clause) is not None
     told = bool(failing - passing) or (universal and same_program and not failing)
     return told and bool(passing - failing)

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from recovery import across_ranks
+from recovery import across_ranks, announced
 from recovery.facts import facts_of
 from recovery.observed import Evidence
 from recovery.past import History
-from recovery.rules.rule import Blame, EvidenceClass, FactValue, Remedy, Rule, RuleSet, said
+from recovery.rules.rule import Blame, EvidenceClass, FactValue, Origin, Remedy, Rule, RuleSet, said
 from recovery.scan import Line, Scan, scan
 
 MAX_SHOWN = 20
@@ -133,7 +133,7 @@ def judge(evidence: Evidence, history: History, rules: RuleSet) -> Verdict:
     if not hits:
         return _unknown(facts, seen, culprit)
     among = _of_culprit(hits, culprit, ranks) or hits
-    among = _without_soft(among, facts)
+    among = _of_this_attempt(_without_soft(among, facts), evidence)
     best = max(among, key=lambda hit: hit.rank_key)
     best = _climbed(_measured(_refined(_spared(best, among), hits), hits, facts), facts)
     best = _mended_by(best, facts)
@@ -201,6 +201,19 @@ def _without_soft(hits: list[Hit], facts: Mapping[str, FactValue]) -> list[Hit]:
     if not any(hit.blame is Blame.JOB and hit.rule.evidence_class >= EvidenceClass.HINT for hit in hits):
         return hits
     return [hit for hit in hits if "soft" not in hit.rule.tags]
+
+
+def _of_this_attempt(hits: list[Hit], evidence: Evidence) -> list[Hit]:
+    """Without what a log only tells of an attempt before this one, where anything newer explains the end."""
+    begun = announced.began_at(evidence.log)
+    if not begun:
+        return hits
+    present = [
+        hit
+        for hit in hits
+        if not hit.lines or any(line.origin is not Origin.LOG or line.n >= begun for line in hit.lines)
+    ]
+    return present if any(hit.rule.evidence_class >= EvidenceClass.HINT for hit in present) else hits
 
 
 def _mended_by(best: Hit, facts: Mapping[str, FactValue]) -> Hit:

@@ -93,6 +93,8 @@ NAMES: Mapping[str, str] = {
     "pair.slow": "one node is slow in the pairwise check with every partner",
     "rank.named": "a tool names the rank that was missing or wrong",
     "rank.missing": "one rank does not wait in the collective in which all others time out",
+    "rank.operations_differ": "ranks wait at one sequence number in collectives of different types",
+    "rank.totals_differ": "ranks finished different numbers of batches",
     "rank.sequences_differ": "ranks wait at different sequence numbers",
     "clock.below_median": "the clock of a GPU is below 0.85 of its peers' median",
     "log.empty": "nothing was written",
