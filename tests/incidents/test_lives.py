@@ -43,6 +43,20 @@ def test_drained_pod_is_not_counted_and_comes_back(training: PlayedJob) -> None:
     assert not FailureCount.objects.filter(job=job).exists()
 
 
+def test_pod_deleted_twice_by_hand_blames_no_machine() -> None:
+    job = PlayedJob(factories.make_job(workers=2, max_retry=5))
+    job.start_training()
+    for _ in range(2):
+        job.end(job.lives[1], reason="Deleted")
+        job.decide()
+        come_back(job, 1)
+        go_on(job)
+    assert job.fresh().recover_count == 2
+    found = Incident.objects.get(job=job.job).verdict["diagnosis"]
+    assert (found["rule"], found["times"], found["blame"]) == ("pod.deleted", 2, "none")
+    assert not Action.objects.filter(incident__job=job.job, kind="hold_node").exists()
+
+
 def test_killed_agent_counts_once_whoever_tells_first(training: PlayedJob) -> None:
     """The container restarts: its successor enrols before the watch tells of the end."""
     old = training.lives[0]

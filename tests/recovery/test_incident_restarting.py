@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import timedelta
 
+import pytest
+
 from recovery.lifecycle import ActionKind, IncidentState, Severity, WaitingFor
 from recovery.phases import MessagePhase, Phase
 from recovery.signals import EndCause, SignalKind, Source
@@ -36,6 +38,31 @@ def test_pod_deleted_waits_for_the_new_pod_then_all_start_together() -> None:
     assert desk.incident.state is IncidentState.RESOLVED
     assert (desk.counts, desk.retries) == ([(1, 0, "deleted")], "1:1:1")
     assert len(desk.wanted(RESTART)) == 1
+
+
+@pytest.mark.parametrize("reason", ["Deleted", "Vanished"])
+def test_pod_deleted_again_on_the_same_node_blames_no_machine(reason: str) -> None:
+    """Whoever deletes pods through the API says nothing about the machine, however often."""
+    desk = started(max_retry=5)
+    for step in (3_320, 3_390, 3_450):
+        desk.now += timedelta(seconds=30)
+        desk.end_pod(0, reason=reason)
+        desk.decide()
+        desk.stopped(1, 2)
+        desk.decide()
+        desk.enrol(0)
+        desk.decide()
+        desk.boot_check(0)
+        desk.decide()
+        desk.recover()
+        desk.keep_stepping(1.0, step)
+    assert [cause for _, _, cause in desk.counts] == ["deleted"] * 3
+    found = desk.incident.verdict["diagnosis"]
+    assert (found["rule"], found["blame"], found["remedy"], found["times"]) == (
+        "pod.deleted", "none", "restart_container", 3,
+    )  # fmt: skip
+    assert not desk.wanted(ActionKind.HOLD_NODE)
+    assert "node (pod.deleted)" not in "".join(restart.why for restart in desk.wanted(RESTART))
 
 
 def test_preempted_pod_is_not_counted_and_waits_for_capacity() -> None:
