@@ -10,18 +10,25 @@ _WAKING = {"watch", "shell"}
 _WITHOUT_DATABASE = {"backtest", "economics", "diagnose", "explore", "try_rules"}
 
 
+_HELP = {"help", "-h", "--help"}
+
+
 def main() -> None:
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "incidentdesk.settings.dev")
-    if _WITHOUT_DATABASE.intersection(sys.argv[1:2]):
+    # What was typed, where something else has become this program; not for what we start in turn.
+    typed = os.environ.pop("INCIDENTDESK_TYPED", "manage.py")
+    if _WITHOUT_DATABASE.intersection(sys.argv[1:2]) or _HELP.intersection(sys.argv) or not sys.argv[1:]:
         os.environ.setdefault("DATABASE_URL", "postgresql:///none")
     from django.core.exceptions import ImproperlyConfigured
-    from django.core.management import execute_from_command_line
+    from django.core.management import ManagementUtility
 
     if _WAKING.intersection(sys.argv[1:2]):
         import incidentdesk.celery  # noqa: F401
 
     try:
-        execute_from_command_line(sys.argv)
+        command_line = ManagementUtility([typed, *sys.argv[1:]])
+        command_line.prog_name = typed
+        command_line.execute()
     except ImproperlyConfigured as error:  # a setting that is missing or wrong: its sentence says enough
         if "--traceback" in sys.argv:
             raise

@@ -32,6 +32,10 @@ OLDEST_UV = (0, 9)
 HELP_WORDS = ("-h", "--help", "help")
 # What runs the product only; everything else also needs the tools of the dev group (300 MB more).
 PRODUCT_COMMANDS = ("demo", "up", "manage", "drill", "bench")
+COMMANDS = PRODUCT_COMMANDS + ("test", "check", "clean")  # tests hold this list to __main__.COMMANDS and to HELP
+# Commands of manage.py that only compute or explain, so that no desk need run; as in manage.py, by a test.
+WITHOUT_DATABASE = ("backtest", "economics", "diagnose", "explore", "try_rules")
+NOTE = "environment.json"  # places.ENVIRONMENT_NOTE
 
 HELP = """\
 IncidentDesk keeps large training jobs alive.
@@ -63,6 +67,43 @@ class Sentence(Exception):
 
 def say(text):
     print(text, file=sys.stderr, flush=True)
+
+
+# -- what is asked ---------------------------------------------------------------------------------
+
+
+def refuse(name, arguments):
+    """Raise Sentence for what cannot be done here, before anything is downloaded for it."""
+    if name not in COMMANDS:
+        raise Sentence("There is no command `%s`: ./desk --help lists them." % name)
+    if name == "manage" and needs_desk(arguments):
+        asked = os.environ.get("INCIDENTDESK_STATE")
+        if not desk_runs([asked] if asked else [STATE, os.path.join(STATE, "up")]):
+            raise Sentence(
+                "No desk runs %s, and `%s` needs one: start ./desk demo or ./desk up, or name a database in DATABASE_URL."
+                % ("in %s, which INCIDENTDESK_STATE names" % asked if asked else "here", arguments[0])
+            )
+
+
+def needs_desk(arguments):
+    """Whether a command of manage.py needs a desk's database, and none is named."""
+    explains = not arguments or arguments[0] in HELP_WORDS or {"-h", "--help"}.intersection(arguments)
+    return not (explains or arguments[0] in WITHOUT_DATABASE or os.environ.get("DATABASE_URL"))
+
+
+def desk_runs(roots):
+    """Whether a desk holds its lock now in one of these directories."""
+    import fcntl
+
+    for root in roots:
+        lock = os.path.join(root, "desk.lock")
+        if os.path.isfile(os.path.join(root, NOTE)) and os.path.isfile(lock):
+            with open(lock) as stream:
+                try:
+                    fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                except OSError:
+                    return True
+    return False
 
 
 # -- Python ----------------------------------------------------------------------------------------
@@ -354,6 +395,7 @@ def main():
         return 0 if arguments else 2
     if os.name != "posix":
         raise Sentence("IncidentDesk runs on Linux, and untested on macOS; on Windows use WSL.")
+    refuse(arguments[0], arguments[1:])
     if platform.system() == "Darwin":
         say(ON_MACOS)
     if arguments[0] == "clean":

@@ -13,7 +13,7 @@ from incidentdesk.frontdoor.places import CHECKOUT, ENVIRONMENT_NOTE, take_lock
 
 def run_manage(arguments: list[str]) -> NoReturn:
     """Become `manage.py arguments…` in the caller's directory, so that its files are found."""
-    environment = os.environ | environment_of_running_desk()
+    environment = os.environ | environment_of_running_desk() | {"INCIDENTDESK_TYPED": "./desk manage"}
     program = str(CHECKOUT / "manage.py")
     os.execve(sys.executable, [sys.executable, program, *arguments], environment)
 

@@ -9,6 +9,7 @@ stack.stop()
 import argparse
 import json
 import os
+import re
 import shutil
 import signal
 import sys
@@ -28,6 +29,7 @@ from incidentdesk.frontdoor.supervisor import Service, Supervisor
 
 STATE = CHECKOUT / ".desk"
 DEFAULT_PORT = 8080
+LAST_PORT = 2**16 - 1
 NEEDED_BYTES = 300 * 2**20  # a fresh database with its log takes 80 MB
 PYTHON = sys.executable
 # The demo's jobs fill its cluster of four nodes with eight GPUs each; they train for hours.
@@ -403,14 +405,18 @@ def _port(command: str, arguments: list[str]) -> tuple[int, bool]:
     """Read --port, else INCIDENTDESK_PORT, else the default; and whether it was asked for."""
     parser = argparse.ArgumentParser(prog=f"./desk {command}")
     parser.add_argument(
-        "--port", type=int, metavar="N", help=f"loopback port of the pages (default {DEFAULT_PORT})"
+        "--port", metavar="N", help=f"loopback port of the pages (default {DEFAULT_PORT})"
     )
-    port = parser.parse_args(arguments).port
-    if port is None and (text := os.environ.get("INCIDENTDESK_PORT")):
-        if not text.isdigit():
-            raise FrontDoorError(f"INCIDENTDESK_PORT is {text}, which is no port.")
-        port = int(text)
-    return (DEFAULT_PORT, False) if port is None else (port, True)
+    name, text = "--port", parser.parse_args(arguments).port
+    if text is None:
+        name, text = "INCIDENTDESK_PORT", os.environ.get("INCIDENTDESK_PORT")
+        if not text:
+            return DEFAULT_PORT, False
+    if not re.fullmatch("[0-9]{1,5}", text) or int(text) > LAST_PORT:
+        raise FrontDoorError(
+            f"{name} is {text or 'empty'}: a port is a number from 1 to {LAST_PORT}, and 0 takes a free one."
+        )
+    return int(text), True
 
 
 def _open(root: Path, *, profile: str, port: tuple[int, bool]) -> Stack:

@@ -4,6 +4,8 @@ import ast
 import hashlib
 import io
 import os
+import runpy
+import shutil
 import subprocess
 import sys
 import threading
@@ -14,7 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from incidentdesk.frontdoor import bootstrap
+from incidentdesk.frontdoor import __main__ as frontdoor
+from incidentdesk.frontdoor import bootstrap, places
 from incidentdesk.frontdoor.places import CHECKOUT
 
 PLAIN_SCRIPTS = ["bootstrap.py", "clean.py"]
@@ -274,13 +277,75 @@ def test_errors_of_the_system_become_a_sentence() -> None:
     assert bootstrap.explain(OSError(2, "No such file")) is None
 
 
-def test_unknown_command_is_one_sentence() -> None:
-    answer = subprocess.run(
-        [sys.executable, "-m", "incidentdesk.frontdoor", "dance"],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=CHECKOUT,
-    )
+# -- what is refused before anything is downloaded -------------------------------------------------
+
+
+@pytest.fixture
+def fresh_clone(tmp_path: Path) -> Path:
+    """A checkout of nothing but the script and bootstrap.py: whatever goes further fails for want of uv.lock."""
+    script = tmp_path / "incidentdesk" / "frontdoor" / "bootstrap.py"
+    script.parent.mkdir(parents=True)
+    shutil.copy(CHECKOUT / "incidentdesk" / "frontdoor" / "bootstrap.py", script)
+    shutil.copy(CHECKOUT / "desk", tmp_path / "desk")
+    return tmp_path
+
+
+NO_DESK = {"DATABASE_URL": "", "INCIDENTDESK_STATE": ""}
+
+
+def test_unknown_command_is_one_sentence_and_downloads_nothing(fresh_clone: Path) -> None:
+    answer = run_desk("dance", desk=fresh_clone / "desk")
     assert answer.returncode == 1
     assert answer.stderr == "There is no command `dance`: ./desk --help lists them.\n"
+    assert not (fresh_clone / ".desk").exists()
+
+
+def test_manage_without_a_desk_says_so_and_downloads_nothing(fresh_clone: Path) -> None:
+    answer = run_desk("manage", "guards", desk=fresh_clone / "desk", **NO_DESK)
+    assert answer.returncode == 1
+    assert answer.stderr == (
+        "No desk runs here, and `guards` needs one: start ./desk demo or ./desk up, or name a database in "
+        "DATABASE_URL.\n"
+    )
+    elsewhere = {**NO_DESK, "INCIDENTDESK_STATE": "/nowhere"}
+    answer = run_desk("manage", "guards", desk=fresh_clone / "desk", **elsewhere)
+    assert answer.stderr.startswith("No desk runs in /nowhere, which INCIDENTDESK_STATE names, and `guards`")
+    assert not (fresh_clone / ".desk").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "needed"),
+    [
+        (["guards"], True),
+        (["guards", "--cluster", "demo"], True),
+        (["guards", "--help"], False),
+        (["help"], False),
+        ([], False),
+        *((([name]), False) for name in bootstrap.WITHOUT_DATABASE),
+    ],
+)
+def test_what_computes_or_explains_needs_no_desk(
+    words: list[str], needed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("DATABASE_URL", raising=False)
+    assert bootstrap.needs_desk(words) is needed
+    monkeypatch.setenv("DATABASE_URL", "postgresql:///theirs")
+    assert not bootstrap.needs_desk(words)
+
+
+def test_desk_runs_while_it_holds_its_lock(tmp_path: Path) -> None:
+    roots = [str(tmp_path / "other"), str(tmp_path)]
+    assert not bootstrap.desk_runs(roots)
+    (tmp_path / places.ENVIRONMENT_NOTE).write_text("{}")
+    lock = places.take_lock(tmp_path / "desk.lock")
+    assert lock is not None
+    assert bootstrap.desk_runs(roots)
+    lock.close()
+    assert not bootstrap.desk_runs(roots)
+
+
+def test_lists_of_the_plain_script_are_those_of_what_it_hands_over_to() -> None:
+    assert set(bootstrap.COMMANDS) == set(frontdoor.COMMANDS) | {"clean"}
+    assert all(f"\n  {command} " in bootstrap.HELP for command in bootstrap.COMMANDS)
+    assert set(bootstrap.WITHOUT_DATABASE) == runpy.run_path(str(CHECKOUT / "manage.py"))["_WITHOUT_DATABASE"]
+    assert bootstrap.NOTE == places.ENVIRONMENT_NOTE

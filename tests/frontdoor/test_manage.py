@@ -81,6 +81,21 @@ def test_starting_desk_notes_its_variables_for_its_owner_only(
     assert manage.environment_of_running_desk() == {}
 
 
+@pytest.mark.parametrize(
+    ("variables", "typed"), [({}, "manage.py"), ({"INCIDENTDESK_TYPED": "./desk manage"}, "./desk manage")]
+)
+def test_unknown_command_names_what_was_typed(variables: dict[str, str], typed: str) -> None:
+    ran = subprocess.run(
+        [sys.executable, str(CHECKOUT / "manage.py"), "bogus"],
+        env=os.environ | variables | {"DATABASE_URL": "postgresql:///none"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 1
+    assert ran.stderr == f"Unknown command: 'bogus'\nType '{typed} help' for usage.\n"
+
+
 def test_command_without_database_says_what_to_do() -> None:
     environment = {name: value for name, value in os.environ.items() if name != "DATABASE_URL"}
     ran = subprocess.run(
