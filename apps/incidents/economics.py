@@ -13,6 +13,7 @@ from recovery.reliability import Mtbf, by_class, by_node, estimate, with_prior, 
 from recovery.spares import RepairTimes, SparePool, repair_times, size_pool
 
 HOUR_SECONDS = 3600.0
+GIVEN = "as given"  # source of a figure that was typed
 WORST_NODES = 40
 MOST_NODES = 10
 
@@ -27,8 +28,9 @@ def duration(seconds: float) -> str:
 
 
 def _known(name: str, figure: Figure) -> str:
-    source = f", {figure.source}" if figure.source else ""
-    return f"{name:<28}{figure.value:>14,.1f} s  {duration(figure.value):<12}({figure.basis}{source})"
+    # Nobody but who typed it knows how a figure of the command line is known.
+    known = ", ".join(filter(None, (figure.basis if figure.source != GIVEN else "", figure.source)))
+    return f"{name:<28}{figure.value:>14,.1f} s  {duration(figure.value):<12}({known})"
 
 
 def checkpoint_text(plan: CheckpointPlan) -> str:

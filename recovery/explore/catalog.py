@@ -25,8 +25,8 @@ TITLES: Mapping[str, str] = {
     "wakeups": "the decide loop and its wake-ups",
 }
 
-#: States that the proof in the seed of this design has met with 3 workers and max retry 2.
-SEED_STATES: Mapping[str, int] = {"processes": 26_778, "channels": 44_826}
+#: States that the first proof of this design, a program apart from this one, has met with 3 workers and max retry 2.
+FIRST_PROOF_STATES: Mapping[str, int] = {"processes": 26_778, "channels": 44_826}
 
 Settings = tuple[Mapping[str, Any], ...]
 
@@ -46,7 +46,7 @@ SMALL: Mapping[str, Settings] = {
 
 def full(name: str, *, workers: int, max_retry: int) -> Settings:
     """The full settings of a model; the small models have one size whatever the job's."""
-    if name in SEED_STATES:
+    if name in FIRST_PROOF_STATES:
         return ({"workers": workers, "max_retry": max_retry},)
     return {
         "actions": ({"tries": 3}, {"harmful": True, "tries": 3}),
@@ -73,7 +73,7 @@ def model(name: str, setting: Mapping[str, Any], mutant: Mutant | None = None) -
     """One model in one setting. KeyError: there is none of this name."""
     extra: dict[str, Any] = {}
     if mutant is not None:
-        if name in SEED_STATES:
+        if name in FIRST_PROOF_STATES:
             extra = {"step": step_over(mutant.table(TABLE)), "judgement": mutant.judgement}
         else:
             extra = {"rules": mutant.rules}

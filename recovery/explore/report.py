@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
 from typing import Any
 
-from recovery.explore.catalog import SEED_STATES, SMALL, TITLES, full, model
+from recovery.explore.catalog import FIRST_PROOF_STATES, SMALL, TITLES, full, model
 from recovery.explore.engine import Violation, Walk
 from recovery.explore.mutants import MUTANTS
 from recovery.lifecycle import ACTION_TABLE, INCIDENT_TABLE, REQUEST_TABLE
@@ -25,14 +25,14 @@ def met(walk: Walk, seconds: float | None = None) -> str:
     return f"{states}, {walk.transitions:,} transitions, depth {walk.depth}{cut}{took}{end}"
 
 
-def beside_seed(walk: Walk) -> str:
-    """The number of states beside the one that the seed's proof met, "" where it met none."""
-    seed = SEED_STATES.get(walk.model)
-    if seed is None:
+def beside_first_proof(walk: Walk) -> str:
+    """The number of states beside the one that the first proof of the design met, "" where it met none."""
+    first = FIRST_PROOF_STATES.get(walk.model)
+    if first is None:
         return ""
-    more = walk.concrete >= seed
+    more = walk.concrete >= first
     why = "" if more else "; fewer, because this setting is smaller or was not walked to its end"
-    return f"the seed's proof of this model met {seed:,} states, this one {walk.concrete:,}{why}"
+    return f"the first proof of this design met {first:,} states in this model, this walk {walk.concrete:,}{why}"
 
 
 def trace(violation: Violation) -> str:
@@ -68,7 +68,7 @@ def properties() -> str:
         for property_, sentence in model(name, SMALL[name][0]).properties.items():
             if (property_, sentence) not in seen:
                 seen.add((property_, sentence))
-                which = "processes, channels" if name in SEED_STATES else name
+                which = "processes, channels" if name in FIRST_PROOF_STATES else name
                 lines.append(f"| {which} | {property_} | {sentence} |")
     return "\n".join(lines) + "\n"
 

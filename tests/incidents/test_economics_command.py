@@ -36,6 +36,8 @@ def test_interval_is_told_in_every_form_with_its_waste() -> None:
     assert {"18,849.9", "advised"} <= set(rows["Daly, higher order"])
     assert "19,051.8" in rows["save-inclusive"]
     assert "Save every 3,770 steps." in told
+    assert "(as given)" in told
+    assert "measured" not in told, "what was typed is not told as measured"
     assert "warning" not in told
 
 

@@ -16,7 +16,7 @@ from django.core.management import CommandError, call_command
 from recovery import draft_job
 from recovery import phase_events as ev
 from recovery.explore import report
-from recovery.explore.catalog import SEED_STATES, SMALL, TITLES, full, model, models
+from recovery.explore.catalog import FIRST_PROOF_STATES, SMALL, TITLES, full, model, models
 from recovery.explore.channels import Channels
 from recovery.explore.engine import Walk, walk
 from recovery.explore.jobs import judge_state, judge_step, remember
@@ -70,7 +70,7 @@ def test_fault_is_found_with_and_without_reduction(mutant: Mutant, name: str) ->
 @pytest.mark.parametrize("name", TITLES)
 def test_every_property_is_broken_by_a_fault(name: str) -> None:
     """What nothing can break says nothing. A property of jobs is broken in one of their models or in both."""
-    alike = set(SEED_STATES) if name in SEED_STATES else {name}
+    alike = set(FIRST_PROOF_STATES) if name in FIRST_PROOF_STATES else {name}
     broken = {mutant.broken for mutant in MUTANTS.values() if alike & set(mutant.models)}
     assert set(model(name, SMALL[name][0]).properties) == broken
 
@@ -91,7 +91,7 @@ def test_fields_that_no_later_step_reads_change_no_verdict() -> None:
 
 @pytest.mark.parametrize(
     ("name", "n"),
-    [(name, n) for name, n in SETTINGS if name in SEED_STATES and SMALL[name][n]["workers"] > 1],
+    [(name, n) for name, n in SETTINGS if name in FIRST_PROOF_STATES and SMALL[name][n]["workers"] > 1],
 )
 def test_states_without_reduction_are_those_that_the_reduced_ones_stand_for(name: str, n: int) -> None:
     unreduced = walk(model(name, SMALL[name][n]), reduced=False)
@@ -271,16 +271,16 @@ def test_command_says_states_transitions_depth_and_seconds() -> None:
     assert text.endswith("every property holds in every state that was met\n")
 
 
-def test_walk_is_told_beside_the_seeds_and_with_what_is_cut() -> None:
+def test_walk_is_told_beside_the_first_proof_and_with_what_is_cut() -> None:
     found, made = walked("channels", 0)
     assert re.fullmatch(
         r"[\d,]+ states for [\d,]+ that differ by the names of workers, [\d,]+ transitions, depth \d+, "
         r"[\d,]+ cut at the bound, 1\.5 s",
         report.met(found, 1.5),
     )
-    beside = report.beside_seed(found)
+    beside = report.beside_first_proof(found)
     assert beside.startswith(
-        "the seed's proof of this model met 44,826 states, this one 6,027; fewer, because"
+        "the first proof of this design met 44,826 states in this model, this walk 6,027; fewer, because"
     )
     assert "at most 2 messages in flight a worker" in made.bounds[1]
     assert "sequences up to first + 4 = 5" in made.bounds
@@ -319,10 +319,10 @@ def test_every_property_holds_in_every_state_at_full_size(name: str) -> None:
         started = time.process_time()
         found = walk(made)
         told = report.met(found, time.process_time() - started)
-        print(f"{name}: {'; '.join(made.bounds)}: {told}; {report.beside_seed(found)}")
+        print(f"{name}: {'; '.join(made.bounds)}: {told}; {report.beside_first_proof(found)}")
         assert found.violation is None, report.trace(found.violation)
         assert found.is_complete
-        assert found.concrete >= SEED_STATES.get(name, 0)
+        assert found.concrete >= FIRST_PROOF_STATES.get(name, 0)
         assert is_documented(found, made.bounds), f"docs/design/phases.md tells other numbers than {found}"
 
 

@@ -77,7 +77,7 @@ class Command(BaseCommand):
 
     def _checkpoint(self, options: dict[str, Any]) -> str:
         def given(name: str) -> Figure | None:
-            return None if options[name] is None else measured(options[name], "as given")
+            return None if options[name] is None else measured(options[name], economics.GIVEN)
 
         mtbf = given("mtbf_seconds") or with_prior((), ()).job_seconds(options["nodes"])
         restart = options["restart_seconds"]
@@ -91,9 +91,9 @@ class Command(BaseCommand):
             write_amplification=options["write_amplification"],
         )
         plan = plan_checkpoints(
-            measured(options["checkpoint_seconds"], "as given"),
+            measured(options["checkpoint_seconds"], economics.GIVEN),
             mtbf,
-            Figure(restart, Basis.MEASURED, "as given") if restart else assumed(0.0, "left out"),
+            Figure(restart, Basis.MEASURED, economics.GIVEN) if restart else assumed(0.0, "left out"),
             step_seconds=given("step_seconds"),
             present_interval_seconds=given("present_interval_seconds"),
             checkpoint_bytes=given("checkpoint_bytes"),

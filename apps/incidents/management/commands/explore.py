@@ -87,7 +87,7 @@ class Command(BaseCommand):
             model, reduced=not options["unreduced"], on_layer=self._tell if options["verbosity"] > 1 else None
         )
         self.stdout.write(f"  {report.met(walked, time.process_time() - started)}")
-        if options["mutant"] is None and (beside := report.beside_seed(walked)):
+        if options["mutant"] is None and (beside := report.beside_first_proof(walked)):
             self.stdout.write(f"  {beside}")
         if walked.violation is None:
             self.stdout.write(f"  {len(model.properties)} properties hold")
