@@ -20,6 +20,14 @@ DEAD_RATIO = 30.0
 
 _ROUND = re.compile(r"\{([0-9:., infa-]{3,4000})\}")
 _PAIR = re.compile(r"(\d{1,6}): {0,2}(-?\d{1,9}(?:\.\d{1,9})?|inf|nan)")
+#: Lines of a log that are read for results of pairs.
+MAX_PAIRS = 400
+_PAIR_TOLD = re.compile(
+    r"\bpair\b[^a-z0-9]{0,4}([a-z0-9][\w.-]{0,60}) ?(?:,|<->|->|-|/|and|with|vs\.?|&"
+    r"| ) ?([a-z0-9][\w.-]{0,60})[\])]?[^a-z0-9]{1,4}"
+    r"(fail\w{0,4}|timeout|timed out|hang|error|ok|pass\w{0,3}|success|good)\b"
+)
+_PASSED = frozenset({"ok", "pass", "passed", "passes", "success", "good"})
 _SEQUENCE = re.compile(r"seqnum=(\d{1,15})", re.IGNORECASE)
 _OPERATION = re.compile(r"seqnum=(\d{1,15}), ?optype=([a-z_]{2,40})", re.IGNORECASE)
 #: "rank 3 finished 410 batches": a rank that has come to the end of its data.
@@ -107,6 +115,8 @@ def _pairwise(log: Sequence[str], facts: dict[str, FactValue]) -> Culprit:
         if len(times) >= 2:
             rounds.append(times)
     if len(rounds) < 2:
+        if _named_in_pairs(log):
+            facts["pair.dead"] = True
         return Culprit()
     dead, slow = [], []
     for node in sorted(set.intersection(*(set(times) for times in rounds))):
@@ -120,6 +130,19 @@ def _pairwise(log: Sequence[str], facts: dict[str, FactValue]) -> Culprit:
         chosen = dead or slow
         return Culprit(chosen[0]) if len(chosen) == 1 else Culprit()
     return Culprit()
+
+
+def _named_in_pairs(log: Sequence[str]) -> bool:
+    """Whether pairs told by name fail with one machine and with no other, and another pair passes without it."""
+    bad: list[set[str]] = []
+    good: list[set[str]] = []
+    for line in log[:MAX_PAIRS]:
+        if match := _PAIR_TOLD.search(line[:200].lower()):
+            (good if match[3] in _PASSED else bad).append({match[1], match[2]})
+    if len(bad) < 2:
+        return False
+    suspects = set.intersection(*bad)
+    return len(suspects) == 1 and any(not suspects & pair for pair in good)
 
 
 def _median(times: dict[int, float]) -> float:

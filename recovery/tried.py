@@ -115,6 +115,7 @@ _ELSEWHERE = re.compile(
     r"|\bon (?:a |the )?(?:peer|sister|neighbou?r|spare)s?\b"
 )
 _CLEARS = re.compile(
+    r"^(?:about |some |a few |many |several |\d{1,3} |two |three |four |five |six )?(?:weeks|months|years) ago\b|"
     r"\b(?:last|latest|most recent|newest|previous) (?:[\w'-]{1,20} ){0,6}(?:is|was|are|were|dates|came"
     r"|happened"
     r"|stems)? ?(?:back )?(?:from )?(?:about |over |more than |nearly |almost )?(?:\d{1,4}|an?|one|two"
@@ -332,6 +333,8 @@ _NEVER_ELSEWHERE = re.compile(
     rf"|neighbou?ring)(?: \w{{1,20}})? ?(?:{_NODE}s?)?,? (?:have |has |had |do |did |does )?"
     r"(?:never|not|none)(?: (?:do|did|had|have|show|shows|showed|see|saw)(?: it| that| this| any)?)?$"
 )
+#: What is said of the surroundings and not of failures.
+_AS_ALWAYS = re.compile(r"\b(?:as|like) (?:always|ever|usual|every time|before)\b")
 #: "no launch has ever got past this" is told of success and means that every start fails.
 _NO_TRY = re.compile(
     rf"\b(?:no|not a single|not one|none of the) (?:single )?{_TRY} (?:has |have |had )?(?:ever "
@@ -371,7 +374,7 @@ def clears(clause: str) -> bool:
 
 def in_plain_words(text: str) -> str:
     """A sentence where "no launch has ever got past it" is told as a failure of every start."""
-    return _NO_TRY.sub("every start fails", text)
+    return _NO_TRY.sub("every start fails", _AS_ALWAYS.sub(" ", text))
 
 
 def never_elsewhere(clause: str) -> bool:
@@ -514,11 +517,9 @@ def _class_differs(clauses: Sequence[str]) -> bool:
 
 def _pair_node(text: str) -> bool:
     """Whether pairs fail where one machine takes part, and pass where it does not."""
-    return (
-        _PAIR.search(text) is not None
-        and _CONTRAST.search(text) is not None
-        and _THE_REST.search(text) is not None
-    )
+    if _PAIR.search(text) is None or _CONTRAST.search(text) is None:
+        return False
+    return _THE_REST.search(text) is not None or (fails(text) and _FINE.search(text) is not None)
 
 
 def _places(text: str) -> list[int]:
