@@ -27,6 +27,7 @@ _FEW = (
 )
 _COUNTED = rf"(?:{_FEW}|several|many|all|most|dozens of|hundreds of|a lot of|multiple|half of)"
 _BREADTH = re.compile(
+    rf"\b(?:every|each) (?:single )?(?:{_NODE}|rank|worker|pod|member)\b|"
     rf"\b{_COUNTED} (?:of (?:the |our |its )?)?(?:(?:\d{{1,6}}|\w{{1,20}}) ){{0,2}}(?:{_NODE}s|ranks"
     rf"|workers|pods|members"
     r"|processes|replicas|agents)\b"
@@ -45,7 +46,7 @@ _FOLLOWS = re.compile(
     rf"|the )?other\b|\bagain\b"
     rf"|\btwice\b|\balways\b|\b(?:second|third|fourth|fifth|{_FEW}|several|many|repeated|consecutive"
     rf"|successive) {_TRY}\b"
-    r"|\brepeatedly\b|\bkeeps?\b|\b\d{1,4}(?:st|nd|rd|th)\b|\bone by one\b|\bsince\b"
+    r"|\brepeatedly\b|\bkeeps?\b|\b\d{1,4}(?:st|nd|rd|th)\b|\bone by one\b|(?<!seen )(?<!again )\bsince\b"
 )
 _INTERMITTENT = re.compile(
     r"\b(?:occasional(?:ly)?|sporadic(?:ally)?|sometimes|intermittent(?:ly)?|now and then|from time to time"
@@ -218,7 +219,7 @@ _HOST = (
     + r"|it)"
 )
 _CONTRAST = re.compile(
-    rf"\b(?:with|without|include[sd]?|including|involv\w{{2,3}}|contain\w{{0,3}}|having|touch\w{{0,3}}"
+    rf"\b(?:with|without|hold|holds|held|include[sd]?|including|involv\w{{2,3}}|contain\w{{0,3}}|having|touch\w{{0,3}}"
     rf"|where) {_HOST}\b"
     rf"|\bunless (?:one|either)?[^;.]{{0,24}}\b(?:is|includes) {_HOST}|\b{_HOST} (?:fails|hangs|stalls"
     rf"|times out|drops|is slow|breaks"
@@ -395,7 +396,7 @@ def read(text: str, clauses: Sequence[str]) -> Tried:
         intermittent=_is_intermittent(text),
         success_between=between,
         clean_control=any(_is_clean_control(clause) for clause in clauses),
-        setting_differs=_setting_differs(clauses),
+        setting_differs=_setting_differs(clauses) or (";" in text and _setting_differs(text.split(";"))),
         class_differs=_class_differs(clauses),
         pair_node=_pair_node(text),
         in_vain=(_CONTAINERS.search(text) is not None and _IN_VAIN.search(text) is not None)
