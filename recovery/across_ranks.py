@@ -37,6 +37,8 @@ _TOTAL = re.compile(
     r" (?:of its )?(?:batches|steps|iterations|samples|microbatches)",
     re.IGNORECASE,
 )
+#: A line without one of these tells of no total.
+_TOTAL_WORDS = ("batches", "steps", "iterations", "samples")
 _NAMED = re.compile(
     r"(?:culprit rank|missing ranks?|faulty rank|rank that did not (?:join|arrive)|did not join"
     r"|waiting for rank"
@@ -200,7 +202,7 @@ def _totals_differ(evidence: Evidence) -> bool:
     """Whether ranks tell that they finished different numbers of batches."""
     totals: dict[int, int] = {}
     for line in (*evidence.log, *(line for view in evidence.ranks for line in view.log)):
-        if "rank" in line.lower():
+        if any(word in line for word in _TOTAL_WORDS):
             totals |= {int(rank): int(total) for rank, total in _TOTAL.findall(line)}
     return len(set(totals.values())) > 1
 

@@ -80,6 +80,8 @@ _ATTEMPT = re.compile(
     r"| number)?[ #=:]{1,3}(\d{1,4})\b(?! ?(?:/|of\b|out of))",
     re.IGNORECASE,
 )
+#: A line without one of these tells of no attempt; with or without a capital letter.
+_ATTEMPT_WORDS = ("ttempt", "ncarnation", "estart count", "elaunch", "eneration")
 _UNIT = r"(ms|milliseconds?|min|minutes?|m|s|sec|seconds?|h|hours?)\b"
 _LIMIT = re.compile(
     r"(?:timed? ?-?out(?: after| of|=|:)?|ran for|waited|deadline(?: of|=|:)?|limit(?: of|=|:)?"
@@ -150,7 +152,7 @@ def began_at(log: Sequence[str]) -> int:
     """The place of the line at which the last attempt told in a log began, 0 where only one is told."""
     begun, last = 0, None
     for n, line in enumerate(log[:MAX_LINES]):
-        if match := _ATTEMPT.search(line[:_MAX_LENGTH]):
+        if any(word in line for word in _ATTEMPT_WORDS) and (match := _ATTEMPT.search(line[:_MAX_LENGTH])):
             number = int(match[1])
             if last is not None and number > last:
                 begun = n
