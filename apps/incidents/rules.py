@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 
@@ -55,6 +56,36 @@ def current_rules() -> RuleSet:
     return _loaded()[0]
 
 
+#: Numbers that the facts are made of beside those that conditions name (recovery/facts.py, recovery/announced.py).
+_READ_BY_FACTS = frozenset(
+    {"nodes_affected", "pods_expected", "sm_clock_mhz", "sm_clock_median_mhz", "workers"}
+)
+
+
+@cache
+def metrics_read() -> frozenset[str]:
+    """Names of the numbers that the rules in force read. What another name tells is for people only."""
+    named = {
+        condition.name.removeprefix("metric.")
+        for rule in current_rules().rules
+        for group in (rule.conditions, rule.unless, *(when.conditions for when in rule.when))
+        for condition in group
+        if condition.name.startswith("metric.")
+    }
+    return _READ_BY_FACTS | named
+
+
+def note_on_metric(name: str) -> str:
+    """What a sender of a metric has to know: "" where rules read it, else that none does, and which are near."""
+    if name in metrics_read():
+        return ""
+    near = get_close_matches(name, sorted(metrics_read()), n=1)
+    return (
+        f"No rule reads a metric {name}: it is kept for people to read, and no verdict is made of it."
+        f"{f' Was {near[0]} meant?' if near else ''}"
+    )
+
+
 def refusal() -> str:
     """What is wrong with the operator's rule file, "" when nothing is. Mend the file and restart the processes."""
     return _loaded()[1]
@@ -63,3 +94,4 @@ def refusal() -> str:
 def forget() -> None:
     """Read the rules again at the next use, as a new process does."""
     _loaded.cache_clear()
+    metrics_read.cache_clear()

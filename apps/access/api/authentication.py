@@ -59,13 +59,21 @@ class TokenAuthentication(BaseAuthentication):
 
 
 class HasScope(BasePermission):
-    """Tokens need the scope that the view names for the method in ``scopes``; people pass to their roles."""
+    """Tokens need the scope that the view names for the method in ``scopes``; people pass to their roles.
+
+    A view that is for people only says so by ``is_for_people``, and no token passes.
+    """
 
     def has_permission(self, request: Request, view: Any) -> bool:
         if not request.user or not request.user.is_authenticated:
             return False
         if not isinstance(request.auth, Token):
             return True
+        if not hasattr(view, (request.method or "").lower()):
+            return True  # there is nothing to be had: the view answers 405
+        if getattr(view, "is_for_people", False):
+            self.message = "This is a person's to do, whatever a token's scopes: log in and do it there."
+            return False
         needed = cast("dict[str, str]", getattr(view, "scopes", {})).get(request.method or "")
         self.message = f"The token lacks the scope {needed}." if needed else "No token may do this."
         return needed in request.auth.scopes

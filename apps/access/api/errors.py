@@ -8,6 +8,7 @@ from typing import Any
 from django.core.exceptions import PermissionDenied
 from django.http import Http404
 from rest_framework import exceptions, status
+from rest_framework.renderers import JSONRenderer
 from rest_framework.response import Response
 from rest_framework.views import set_rollback
 
@@ -64,6 +65,8 @@ def handle_error(error: Exception, context: dict[str, Any]) -> Response | None:
     answer = _answer(error)
     if answer is not None:
         set_rollback()
+        request = context["request"]  # whatever format the view speaks, an error is JSON
+        request.accepted_renderer, request.accepted_media_type = JSONRenderer(), JSONRenderer.media_type
     return answer
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
@@ -11,6 +12,7 @@ from rest_framework import serializers
 
 from apps.access.api.filters import OneOfField
 from apps.incidents.models import Action, Cause, Incident, Signal, TimelineEvent
+from apps.incidents.rules import note_on_metric
 from apps.incidents.services.intake import EVIDENCE_KINDS, EVIDENCE_SOURCES
 from apps.jobs.services.registering import MAX_WORKERS
 from apps.nodes.models import Machine
@@ -19,6 +21,7 @@ from recovery.lifecycle import ActionKind, ActionState, IncidentState, Resolutio
 from recovery.signals import EndCause, SignalKind, Source, Use
 
 MAX_BATCH = 500
+MAX_METRIC_NAME = 100
 
 
 def _words(kind: Any) -> list[str]:
@@ -79,7 +82,30 @@ class SignalInput(serializers.Serializer[Any]):
         required=False, help_text="Now, by the sender's clock: its offset from the desk's is taken off."
     )
     about = AboutInput(required=False)
-    body = serializers.DictField(default=dict)
+    body = serializers.DictField(
+        default=dict, help_text="For kind metric: name, and value as a number. For kind log: lines."
+    )
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        if attrs["kind"] == SignalKind.METRIC and (wrong := wrong_metric(attrs["body"])):
+            raise serializers.ValidationError({"body": wrong})
+        return attrs
+
+
+def wrong_metric(body: Mapping[str, Any]) -> dict[str, list[str]]:
+    """What is wrong with the body of a metric, by field; empty when nothing is."""
+    name, value = body.get("name"), body.get("value")
+    wrong: dict[str, list[str]] = {}
+    if not isinstance(name, str) or not 0 < len(name) <= MAX_METRIC_NAME:
+        wrong["name"] = [f"The metric's name, a text of 1 to {MAX_METRIC_NAME} characters."]
+    if isinstance(value, bool) or not isinstance(value, int | float) or not -1e300 < value < 1e300:
+        wrong["value"] = ["The metric's value, a number such as 1.4; a log line or an alert may tell words."]
+    return wrong
+
+
+def note_on(signal: Signal) -> str:
+    """What its sender has to know of a stored signal, "" for nothing."""
+    return note_on_metric(str(signal.body.get("name", ""))) if signal.kind == SignalKind.METRIC else ""
 
 
 class RecordedOutput(serializers.Serializer[Any]):
@@ -92,6 +118,9 @@ class RecordedOutput(serializers.Serializer[Any]):
     is_new = serializers.BooleanField(help_text="False: the same report was stored before.")
     is_unplaced = serializers.BooleanField(
         help_text="It is about nothing that is known yet. It is stored, and tried again for an hour."
+    )
+    note = serializers.CharField(
+        allow_blank=True, help_text="What the sender has to know: that no rule reads a metric of this name."
     )
 
 
@@ -138,6 +167,7 @@ class SignalOutput(serializers.ModelSerializer[Signal]):
     source = serializers.ChoiceField(choices=_words(Source), read_only=True)  # type: ignore[assignment]
     kind = serializers.ChoiceField(choices=_words(SignalKind), read_only=True)
     uses = SignalUseOutput(many=True, source="inbox_entries", read_only=True)
+    note = serializers.SerializerMethodField()
 
     class Meta:
         model = Signal
@@ -156,9 +186,14 @@ class SignalOutput(serializers.ModelSerializer[Signal]):
             "sequence",
             "phase",
             "is_unplaced",
+            "note",
             "uses",
         )
         read_only_fields = fields
+
+    def get_note(self, signal: Signal) -> str:
+        """What its sender has to know: that no rule reads a metric of this name; else empty."""
+        return note_on(signal)
 
 
 class PodEndInput(serializers.Serializer[Any]):
@@ -173,7 +208,10 @@ class PodEndInput(serializers.Serializer[Any]):
     )
     cause = OneOfField(
         choices=sorted(
-            _words(set(EndCause) - {EndCause.REPLACED, EndCause.EVICTED_BY_DESK, EndCause.ORDERED})
+            _words(
+                set(EndCause)
+                - {EndCause.REPLACED, EndCause.EVICTED_BY_DESK, EndCause.EVICTED_AS_SLOW, EndCause.ORDERED}
+            )
         ),
         required=False,
         help_text="Without it: completed for exit code 0, out_of_memory for OOMKilled, else crashed.",

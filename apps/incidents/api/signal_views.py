@@ -24,6 +24,7 @@ from apps.incidents.api.serializers import (
     RecordedOutput,
     SignalInput,
     SignalOutput,
+    note_on,
 )
 from apps.incidents.models import Signal
 from apps.incidents.services import intake
@@ -84,6 +85,7 @@ def told(recorded: list[Recorded], keys: list[str]) -> list[dict[str, Any]]:
             "uid": str(rows[item.signal_id].uid),
             "is_new": item.is_new,
             "is_unplaced": rows[item.signal_id].is_unplaced,
+            "note": note_on(rows[item.signal_id]),
         }
         for item, key in zip(recorded, keys, strict=True)
     ]

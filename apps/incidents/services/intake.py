@@ -98,6 +98,7 @@ def record_evidence(
                     cluster_id=cluster_id,
                     source=source,
                     source_key=_own_key(tenant_id, report.key),
+                    told_key=storable(report.key),
                     kind=report.kind,
                     body=clean_body({**report.body, **{k: v for k, v in report.names.items() if v}}),
                     seen_at=seen_at,
@@ -148,6 +149,7 @@ def record_pod_ends(
                     source=Source.HOOK,
                     # A pod that is not known as this tenant's must not take the key of another's.
                     source_key=key if pod else _own_key(tenant_id, key),
+                    told_key=key,
                     kind=SignalKind.INCARNATION_ENDED,
                     body=_end_body(end),
                     seen_at=seen_at,

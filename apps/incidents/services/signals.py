@@ -46,6 +46,8 @@ class NewSignal:
     incarnation_id: int | None = None
     sequence: int | None = None
     phase: str = ""
+    told_key: str = ""
+    """The key in the sender's own words; empty where the sender gave none, or sees ``source_key`` nowhere."""
     uid: uuid.UUID = field(default_factory=uuid.uuid4)
 
 
@@ -58,6 +60,18 @@ class Recorded:
     is_new: bool
 
 
+def _told_otherwise(reused: Sequence[NewSignal]) -> str:
+    """The refusal of reports that were told before with other contents, in words that their senders know."""
+    keys = sorted({signal.told_key for signal in reused if signal.told_key})
+    if not keys:
+        return "This was told before with other contents; the first stays, and nothing was stored."
+    more = f" and {len(keys) - 5} more" if len(keys) > 5 else ""
+    return (
+        f"The key {', '.join(keys[:5])}{more} was used before with another body: use a new key for a new report. "
+        "Nothing was stored."
+    )
+
+
 def record_signals(*, signals: Sequence[NewSignal], now: datetime) -> list[Recorded]:
     """Record reports and put them into their subjects' inboxes, in the caller's transaction.
 
@@ -68,18 +82,18 @@ def record_signals(*, signals: Sequence[NewSignal], now: datetime) -> list[Recor
         signals: In the order of the answer; a key may come twice.
         now: The database's time, read in this transaction.
     Raises:
-        Conflict: A known key came with another body; the text names the keys. Nothing is recorded.
+        Conflict: A known key came with another body; the text names its senders' keys. Nothing is recorded.
     """
     if not signals:
         return []
     first_by_key: dict[tuple[str, str], NewSignal] = {}
     digests: dict[tuple[str, str], str] = {}
-    reused: list[str] = []
+    reused: list[NewSignal] = []
     for signal in signals:
         key = (str(signal.source), signal.source_key)
         digest = _digest(signal)
         if digests.setdefault(key, digest) != digest:
-            reused.append(signal.source_key)
+            reused.append(signal)
         first_by_key.setdefault(key, signal)
     with transaction.atomic():
         Signal.objects.bulk_create(
@@ -94,12 +108,9 @@ def record_signals(*, signals: Sequence[NewSignal], now: datetime) -> list[Recor
                 source=source, source_key__in=[key for s, key in first_by_key if s == source]
             ).values_list("id", "uid", "source_key", "body_sha256")
         }
-        reused.extend(key[1] for key in first_by_key if stored[key][2] != digests[key])
+        reused.extend(first for key, first in first_by_key.items() if stored[key][2] != digests[key])
         if reused:
-            raise Conflict(
-                f"key {', '.join(sorted(set(reused))[:5])} was used before with another body; "
-                "use a new key for a new report"
-            )
+            raise Conflict(_told_otherwise(reused))
         new = {key for key, signal in first_by_key.items() if stored[key][1] == signal.uid}
         InboxEntry.objects.bulk_create(
             [

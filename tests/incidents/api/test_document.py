@@ -101,8 +101,40 @@ def test_refusal_has_the_form_of_the_document(
     assert set(error["required"]) <= set(answer.json()) <= set(error["properties"])
 
 
-def test_no_token_does_what_is_a_persons(team: Team) -> None:
-    answer = team.client().post(
-        f"/api/v1/actions/{team.action.pk}/cancel/", {"reason": "x"}, content_type="application/json"
-    )
-    assert answer.status_code == 403
+@pytest.mark.parametrize("scopes", [("incidents:read",), ()], ids=["without the scope", "with every scope"])
+def test_no_token_does_what_is_a_persons_and_is_told_so_at_once(team: Team, scopes: tuple[str, ...]) -> None:
+    client = team.client(*scopes)
+    for path in (
+        f"actions/{team.action.pk}/cancel/",
+        f"actions/{team.action.pk}/do-now/",
+        f"incidents/{team.incident.pk}/restart/",
+    ):
+        answer = client.post(f"/api/v1/{path}", {"reason": "x"}, content_type="application/json")
+        assert answer.status_code == 403
+        assert answer.json()["detail"].startswith(
+            "This is a person's to do, whatever a token's scopes: log in"
+        )
+
+
+@pytest.mark.parametrize("verb", ["get", "post", "delete"])
+@pytest.mark.parametrize(
+    "path", ["/api", "/api/", "/api/v1/", "/api/v1/nope/", "/api/v1/signals/xyz/", "/api/v2/x\n"]
+)
+def test_address_that_no_view_has_is_told_as_every_error(document: Any, path: str, verb: str) -> None:
+    client = Client(enforce_csrf_checks=True, headers={"accept": "text/html"})
+    answer = getattr(client, verb)(path.replace("\n", "%0A"))
+    assert answer.status_code == 404
+    assert set(answer.json()) == {"code", "detail"}
+    assert answer.json()["code"] == "not_found"
+    assert answer.json()["detail"].startswith(f"There is nothing at {path.strip()}")
+
+
+@pytest.mark.parametrize(
+    ("verb", "path"),
+    [("delete", "/api/v1/incidents/"), ("get", "/api/v1/hooks/pod-ends/"), ("post", "/api/v1/schema/")],
+)
+def test_method_that_an_address_has_not_is_told_as_every_error(team: Team, verb: str, path: str) -> None:
+    answer = getattr(team.client(), verb)(path)
+    assert answer.status_code == 405
+    assert answer["Content-Type"] == "application/json"
+    assert answer.json()["code"] == "method_not_allowed"

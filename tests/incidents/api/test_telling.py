@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import re
 import time
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 from django.test import Client
 
+import recovery
 from apps.access.clock import database_now
 from apps.access.models import AuditEntry, IdempotencyKey, Role
 from apps.access.services import forget_idempotency_keys
 from apps.incidents.models import InboxEntry, Signal
+from apps.incidents.rules import metrics_read
 from apps.incidents.services import intake, reporting
 from apps.jobs.models import Checkpoint, EnrolmentSecret, Job, Worker
 from apps.jobs.services.credentials import job_of_secret
@@ -66,7 +70,8 @@ def test_same_signal_again_is_known_and_another_under_its_key_is_409(team: Team)
     first = post(client, "signals", body, key="k", status=201)
     again = post(client, "signals", body, key="k", status=200)
     assert again == {**first, "is_new": False}
-    post(client, "signals", {**body, "body": {"a": 2}}, key="k", status=409)
+    refused = post(client, "signals", {**body, "body": {"a": 2}}, key="k", status=409)
+    assert refused["detail"].startswith("The key k was used before with another body: use a new key")
     assert Signal.objects.count() == 1
 
 
@@ -118,12 +123,42 @@ def test_offset_of_the_senders_clock_is_taken_off(team: Team) -> None:
         ({"sent_at": "9999-12-31T23:59:59Z"}, "sent_at"),
         ({"cluster": "none"}, "cluster"),
         ({"key": ""}, "key"),
+        ({"kind": "metric", "body": {"name": "step_time_ratio", "value": "slow"}}, "body.value"),
+        ({"kind": "metric", "body": {"name": "step_time_ratio", "value": True}}, "body.value"),
+        ({"kind": "metric", "body": {"name": "step_time_ratio", "value": 1e301}}, "body.value"),
+        ({"kind": "metric", "body": {"name": "step_time_ratio"}}, "body.value"),
+        ({"kind": "metric", "body": {"name": ["x"], "value": 1}}, "body.name"),
+        ({"kind": "metric", "body": {"value": 1}}, "body.name"),
     ],
 )
 def test_wrong_signal_names_the_field(team: Team, change: dict[str, Any], field: str) -> None:
     answer = post(team.client(), "signals", {"kind": "alert", "key": "k", **change}, status=400)
     assert list(answer["fields"]) == [field]
     assert not Signal.objects.exists()
+
+
+def test_metric_that_no_rule_reads_is_kept_and_its_sender_told(team: Team) -> None:
+    client = team.client()
+    about = {"pod_uid": team.pod.uid}
+    notes = {}
+    for name in ("step_time_ratio", "step_time_ratioo", "coffee"):
+        body = {"key": name, "kind": "metric", "about": about, "body": {"name": name, "value": 1.4}}
+        answer = post(client, "signals", body, status=201)
+        notes[name] = answer["note"]
+        assert client.get(f"/api/v1/signals/{answer['uid']}/").json()["note"] == answer["note"]
+    assert notes["step_time_ratio"] == ""
+    assert notes["step_time_ratioo"].startswith("No rule reads a metric step_time_ratioo: it is kept")
+    assert notes["step_time_ratioo"].endswith("Was step_time_ratio meant?")
+    assert notes["coffee"].endswith("no verdict is made of it.")
+    assert InboxEntry.objects.count() == 3
+
+
+def test_numbers_that_facts_are_made_of_are_known_as_read() -> None:
+    core = Path(recovery.__file__).parent
+    source = "".join((core / name).read_text() for name in ("facts.py", "announced.py"))
+    named = set(re.findall(r'metrics\.get\("(\w+)"\)|_metric\(evidence, "(\w+)"\)', source))
+    names = {first or second for first, second in named}
+    assert {"sm_clock_mhz", "pods_expected"} <= names <= metrics_read()
 
 
 def test_signal_without_any_key_is_400(team: Team) -> None:
