@@ -11,6 +11,7 @@ from datetime import datetime
 from django.db import models
 from django.db.models import Q
 from django.db.models.expressions import RawSQL
+from django.db.models.fields.json import KeyTransform
 
 from apps.access.models import Cluster, Tenant, User
 from apps.incidents.guard_models import GuardCounter, GuardedMachine, GuardLimit, GuardUse  # noqa: F401 - tables
@@ -89,6 +90,9 @@ class Signal(models.Model):
         indexes = [
             models.Index(name="signal_unplaced", fields=["received_at"], condition=Q(is_unplaced=True)),
             models.Index(name="signal_by_time", fields=["tenant", "-id"]),
+            models.Index(
+                KeyTransform("node", "body"), name="signal_alert_of_node", condition=Q(kind="alert")
+            ),
         ]
 
     def __str__(self) -> str:

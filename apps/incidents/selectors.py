@@ -4,10 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from django.db import connection
-from django.db.models import Case, IntegerField, Prefetch, Q, QuerySet, Value, When
+from django.db.models import (
+    BooleanField,
+    Case,
+    Exists,
+    IntegerField,
+    OuterRef,
+    Prefetch,
+    Q,
+    QuerySet,
+    Subquery,
+    TextField,
+    Value,
+    When,
+)
 
 from apps.incidents.models import (
     Action,
@@ -18,10 +32,11 @@ from apps.incidents.models import (
     Incident,
     LogTail,
     Notice,
+    Signal,
     Subject,
     TimelineEvent,
 )
-from apps.jobs.models import Checkpoint, Job, Worker
+from apps.jobs.models import Checkpoint, Incarnation, Job, Worker
 from recovery import timeline
 from recovery.asked_restart import Standing, in_words, why_not
 from recovery.decide import Mode
@@ -36,6 +51,7 @@ from recovery.lifecycle import (
     WaitingFor,
 )
 from recovery.phases import Phase
+from recovery.signals import SignalKind
 
 OPEN_WORDS = sorted(str(state) for state in OPEN_INCIDENT_STATES)
 RESOLVED_WORDS = [str(IncidentState.RESOLVED), str(IncidentState.CLOSED)]
@@ -120,17 +136,73 @@ def incident_number(text: str) -> int | None:
     return int(word) if word.isascii() and word.isdigit() and len(word) < 18 else None
 
 
-def with_open_actions(incidents: QuerySet[Incident]) -> QuerySet[Incident]:
-    """Add ``open_actions``, what each incident is doing or waits to do: one more query for the page."""
+def with_next_step(incidents: QuerySet[Incident]) -> QuerySet[Incident]:
+    """Add what tells how each incident goes on; one more query for the page, whatever its size.
+
+    ``open_actions``: what it is doing or waits to do. ``asked_text``: the line of its timeline that says why it
+    waits for a person, where it does. ``waits_for_silent``: whether a silent worker keeps a recovery waiting.
+    """
     actions = (
         Action.objects.filter(state__in=OPEN_ACTION_WORDS).defer("content", "price", "why").order_by("id")
     )
-    return incidents.prefetch_related(Prefetch("actions", queryset=actions, to_attr="open_actions"))
+    silent = Incarnation.objects.filter(
+        worker__job=OuterRef("job"), ended_at__isnull=True, is_silent=True, worker__is_retired=False
+    )
+    followed = [str(IncidentState.WATCHING), str(IncidentState.RECOVERING)]
+    return incidents.annotate(
+        asked_text=Case(
+            When(state=str(IncidentState.NEEDS_PERSON), then=_asked(incident=OuterRef("pk"))),
+            default=Value(""),
+            output_field=TextField(),
+        ),
+        waits_for_silent=Case(
+            When(Q(state__in=followed) & Q(Exists(silent)), then=Value(True)),
+            default=Value(False),
+            output_field=BooleanField(),
+        ),
+    ).prefetch_related(Prefetch("actions", queryset=actions, to_attr="open_actions"))
+
+
+def _asked(**of: Any) -> Subquery:
+    """The newest line with which an incident came to wait for a person."""
+    lines = TimelineEvent.objects.filter(
+        kind="state_changed", body__state=str(IncidentState.NEEDS_PERSON), **of
+    )
+    return Subquery(lines.order_by("-n").values("text")[:1])
 
 
 def open_actions_of(incident: Incident) -> list[Action]:
-    """What ``with_open_actions`` has added to a row, oldest first."""
+    """What ``with_next_step`` has added to a row, oldest first."""
     return list(incident.open_actions)  # type: ignore[attr-defined]  # set by its Prefetch
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """Why an incident waits for a person, and since when."""
+
+    text: str
+    at: datetime
+
+
+def question_of(incident: Incident, notices: Sequence[Notice]) -> Question | None:
+    """What a person is asked now: the newest notice or change of state, whichever came later; None without one.
+
+    A remedy that somebody cancelled makes an incident wait for a person without any notice.
+    """
+    if incident.state != IncidentState.NEEDS_PERSON:
+        return None
+    found = [Question(notice.text, notice.created_at) for notice in notices if notice.action is not None]
+    lines = TimelineEvent.objects.filter(
+        incident=incident, kind="state_changed", body__state=str(IncidentState.NEEDS_PERSON)
+    )
+    if (line := lines.order_by("-n").first()) is not None:
+        found.append(Question(reason_of(line.text), line.at))
+    return max(found, key=lambda question: question.at, default=None)
+
+
+def reason_of(text: str) -> str:
+    """What a line about a change of state gives as its reason: all behind the first colon, else the line."""
+    return text.partition(": ")[2] or text
 
 
 def waiting_for_a_person() -> Q:
@@ -148,7 +220,7 @@ def burning(incidents: QuerySet[Incident], limit: int = 12) -> list[Incident]:
         output_field=IntegerField(),
     )
     open_ones = incidents.filter(state__in=OPEN_WORDS, parent__isnull=True)
-    return list(with_open_actions(open_ones.order_by(_SEVERITY_RANK, needs_person, "id"))[:limit])
+    return list(with_next_step(open_ones.order_by(_SEVERITY_RANK, needs_person, "id"))[:limit])
 
 
 def get_incident(tenant_ids: Sequence[int] | None, incident_id: int) -> Incident:
@@ -239,6 +311,31 @@ def open_incidents_of_jobs(job_ids: Iterable[int]) -> dict[int, Incident]:
     return {row.job_id: row for row in rows.order_by("id") if row.job_id is not None}
 
 
+def without_open_incident(jobs: QuerySet[Job]) -> QuerySet[Job]:
+    """Those of the jobs about which no incident is open."""
+    return jobs.exclude(Exists(Incident.objects.filter(job=OuterRef("pk"), state__in=OPEN_WORDS)))
+
+
+def idle_decisions(incident: Incident) -> int:
+    """How many decisions of the incident changed nothing."""
+    return Decision.objects.filter(incident=incident, rule="none").count()
+
+
+def alerts_about_node(
+    name: str, cluster_id: int, tenant_ids: Sequence[int] | None, limit: int = 10
+) -> list[Signal]:
+    """Alertmanager's alerts that name a node, of these tenants (None: all), the newest first.
+
+    An alert that was told without a cluster counts for every node of the name.
+    """
+    alerts = Signal.objects.filter(
+        Q(cluster=cluster_id) | Q(cluster__isnull=True), kind=str(SignalKind.ALERT), body__node=name
+    )
+    if tenant_ids is not None:
+        alerts = alerts.filter(tenant__in=tenant_ids)
+    return list(alerts.order_by("-id")[:limit])
+
+
 def incidents_by_uid(uids: Iterable[Any]) -> dict[Any, Incident]:
     """Incidents by their uid, with the columns a link needs."""
     wanted = {uid for uid in uids if uid is not None}
@@ -301,9 +398,16 @@ def last_decision(incident: Incident) -> Decision | None:
     return decisions.defer("state_before").order_by("-n").first()
 
 
-def decisions_of(incident: Incident, *, before: int | None = None, limit: int = 50) -> list[Decision]:
-    """Decisions of the incident without their stored input, newest first."""
+def decisions_of(
+    incident: Incident, *, before: int | None = None, limit: int = 50, with_idle: bool = False
+) -> list[Decision]:
+    """Decisions of the incident without their stored input, newest first.
+
+    ``with_idle`` gives those too that changed nothing.
+    """
     decisions = Decision.objects.filter(incident=incident).defer("state_before", "inbox", "outcome")
+    if not with_idle:
+        decisions = decisions.exclude(rule="none")
     if before is not None:
         decisions = decisions.filter(n__lt=before)
     return list(decisions.order_by("-n")[:limit])

@@ -15,17 +15,21 @@ from recovery.verdict import Verdict, all_hits, judge
 MAX_HITS = 200
 
 
-def try_rules(lines: Sequence[str], signals: Mapping[str, Any], rules_text: str = "") -> dict[str, Any]:
+def try_rules(
+    lines: Sequence[str], signals: Mapping[str, Any], rules_text: str = "", *, rules_name: str = "your rules"
+) -> dict[str, Any]:
     """Hits, strongest first, and the verdict on a log with whatever else is told beside it.
 
     Args:
         lines: The log's lines, oldest first; secrets are taken out before anything of them is shown.
-        signals: Other signals in the form of the labelled cases (checks, metrics, exit_code, …).
+        signals: Other signals in the form of the labelled cases (checks, metrics, exit_code, …), checked by
+            ``told_signals.problems_of``: what has another shape is left out here.
         rules_text: A rule file over the rules in force.
+        rules_name: What its rules, and errors in it, are told by: its path, where it has one.
     Raises:
         RuleFileError: The rule file is wrong; it says where and what to do.
     """
-    rules = rules_from(rules_text, base=current_rules()) if rules_text else current_rules()
+    rules = rules_from(rules_text, base=current_rules(), name=rules_name) if rules_text else current_rules()
     evidence = evidence_from_plain({**clean_body(dict(signals)), "log_tail": clean_lines(lines)})
     recurrence = signals.get("recurrence")
     history = read_recurrence(recurrence if isinstance(recurrence, str) else "")
@@ -47,6 +51,7 @@ def try_rules(lines: Sequence[str], signals: Mapping[str, Any], rules_text: str 
         ],
         "verdict": plain_verdict(judge(evidence, history, rules)),
         "rules": {"count": len(rules.rules), "digest": rules.digest},
+        "read_lines": len(evidence.log),
         "unread_lines": seen.unread_lines + max(0, len(lines) - len(evidence.log)),
         "unread_steps": seen.unread_steps,
     }
@@ -86,8 +91,11 @@ def as_text(tried: Mapping[str, Any]) -> str:
         lines += [f"    {line[:160]}" for line in hit["lines"]]
     if not lines:
         lines.append("No rule hits.")
+    count = tried["read_lines"]
+    empty = "" if count else ": no log was given, its signals alone are judged"
     lines += [
         "",
+        f"{count} line{'' if count == 1 else 's'} read{empty}",
         f"Verdict: {verdict['category']} ({verdict['means']})",
         f"  remedy {verdict['remedy']}, blame {verdict['blame']}",
         f"  confidence {verdict['confidence']:.2f}, by {verdict['rule']}",

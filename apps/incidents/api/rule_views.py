@@ -10,6 +10,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from apps.access.api.views import DeskView
+from apps.incidents.told_signals import problems_of
 from apps.incidents.trying_rules import try_rules
 from recovery.errors import BadInput
 from recovery.rules.loading import RuleFileError
@@ -39,12 +40,17 @@ class TryRulesInput(serializers.Serializer[Any]):
         required=False,
         default=dict,
         help_text="exit_code, signal, pod_reason, node_conditions, kernel_log, metrics, checks, phase, ranks and "
-        "recurrence, where they are known.",
+        "recurrence, where they are known. Another key, or a value of another kind, is refused.",
     )
     rules = serializers.CharField(
         required=False, default="", allow_blank=True, trim_whitespace=False, max_length=MAX_RULES_TEXT,
         help_text="A rule file (TOML) over the rules in force.",
     )  # fmt: skip
+
+    def validate_signals(self, signals: dict[str, Any]) -> dict[str, Any]:
+        if wrong := problems_of(signals):
+            raise serializers.ValidationError({path: [sentence] for path, sentence in wrong.items()})
+        return signals
 
 
 class HitOutput(serializers.Serializer[Any]):
@@ -70,6 +76,7 @@ class TryRulesOutput(serializers.Serializer[Any]):
     hits = HitOutput(many=True)
     verdict = serializers.DictField()
     rules = serializers.DictField()
+    read_lines = serializers.IntegerField(help_text="Lines of the log that were judged.")
     unread_lines = serializers.IntegerField()
     unread_steps = serializers.IntegerField()
 

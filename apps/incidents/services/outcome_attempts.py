@@ -154,8 +154,11 @@ def store_incarnation_ends(decision: core.Decision, now: datetime) -> None:
     """Write how lives ended; a cause that became known replaces only that a newer life had taken the place."""
     for row_id, cause in decision.ended_incarnations:
         is_ordered = cause in (EndCause.ORDERED, EndCause.EVICTED_BY_DESK)
+        told_so_far = [EndCause.REPLACED]
+        if cause is EndCause.EVICTED_AS_SLOW:
+            told_so_far.append(EndCause.MAINTENANCE)  # as the watch sees an eviction
         Incarnation.objects.filter(pk=row_id).filter(
-            Q(ended_at__isnull=True) | Q(end_cause=EndCause.REPLACED)
+            Q(ended_at__isnull=True) | Q(end_cause__in=told_so_far)
         ).update(
             ended_at=Coalesce("ended_at", Value(now), output_field=DateTimeField()),
             end_cause=cause,

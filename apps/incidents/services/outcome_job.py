@@ -15,6 +15,7 @@ from apps.incidents.services.outcome_attempts import (
     store_remedy,
 )
 from apps.jobs.models import Incarnation, Job, Order, Run, Worker
+from apps.jobs.selectors import EVICTED_CAUSES
 from recovery import decide as core
 from recovery.phases import TERMINAL_PHASES, JobState
 from recovery.serialize import to_plain
@@ -44,6 +45,7 @@ _PHASE_COLUMNS = [
     "waiting_since_at",
     "waiting_seconds",
     "preempted_count",
+    "evicted_slow_count",
 ]
 
 
@@ -102,6 +104,10 @@ def _store_phase_columns(
     if any(signal.data.get("cause") == EndCause.PREEMPTED for signal in inbox):
         job.preempted_count = Incarnation.objects.filter(
             worker__job=job, end_cause=EndCause.PREEMPTED
+        ).count()
+    if any(cause in EVICTED_CAUSES for _, cause in decision.ended_incarnations):
+        job.evicted_slow_count = Incarnation.objects.filter(
+            worker__job=job, end_cause__in=EVICTED_CAUSES
         ).count()
     job.phase = after.phase
     job.phase_reason = after.reason

@@ -5,6 +5,7 @@ Read only by decisions that may judge, and as counts: nothing here names a machi
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from datetime import datetime, timedelta
 
@@ -15,6 +16,8 @@ from apps.incidents.guard_models import GuardCounter
 from apps.incidents.models import Incident, Subject
 from apps.incidents.services.guarding import WHOLE
 from apps.nodes.models import NOT_READY, Machine, WatchState
+from apps.nodes.selectors import HELD_TAINT_PATH
+from recovery import comparisons
 from recovery.around import MIN_NOT_READY
 from recovery.decide import Policy, WorldView
 from recovery.guards import Dimension
@@ -30,7 +33,13 @@ _OF_ITS_COURSE = frozenset({SignalKind.ACTION_GO, SignalKind.MARK, SignalKind.CH
 
 
 def read_world(
-    held: Subject, incident: Incident | None, inbox: Iterable[Signal], *, now: datetime, policy: Policy
+    held: Subject,
+    incident: Incident | None,
+    inbox: Iterable[Signal],
+    *,
+    now: datetime,
+    policy: Policy,
+    nodes: Iterable[str] = (),
 ) -> WorldView:
     """The world as a decision about this job sees it.
 
@@ -38,6 +47,7 @@ def read_world(
         held: The locked subject of a job.
         incident: The one that is open, or was resolved last.
         inbox: What is being decided; it tells whether a verdict may be wanted.
+        nodes: Where the job's workers run.
     """
     inbox = tuple(inbox)
     of_objects = Q(resource__in=("nodes", "pods"))
@@ -53,6 +63,9 @@ def read_world(
     if held.cluster_id is not None and _may_judge(held, inbox):
         missing, share = _not_ready(held.cluster_id)
         counts, spans = _failures_around(held, _failed_at(incident, inbox, now), policy)
+    free, free_on = None, dict[str, int]()
+    if held.cluster_id is not None and _may_tell_slow(held, incident, inbox):
+        free, free_on = _free_places(held, sorted({node for node in nodes if node}))
     return WorldView(
         taken_at=now,
         watch_lag_seconds=watch["lag"],
@@ -62,6 +75,8 @@ def read_world(
         not_ready_machines=missing,
         failures_in_window=counts,
         failures_span_seconds=spans,
+        free_places=free,
+        free_places_on=free_on,
     )
 
 
@@ -70,6 +85,59 @@ def _may_judge(held: Subject, inbox: tuple[Signal, ...]) -> bool:
     kinds = {signal.kind for signal in inbox}
     stands = held.job is not None and held.job.phase in (Phase.RESTARTING, Phase.TROUBLESHOOTING)
     return bool(kinds & _FAILURES) or (stands and not kinds <= _OF_ITS_COURSE)
+
+
+def _may_tell_slow(held: Subject, incident: Incident | None, inbox: tuple[Signal, ...]) -> bool:
+    """Whether people may be told of a slow machine, or of another choice about one: it is confirmed by now."""
+    if held.job is None or held.job.phase != Phase.RUN_COMMAND:
+        return False
+    kinds = [signal.kind for signal in inbox]
+    told = incident.verdict.get("slow") if incident is not None else None
+    slow = comparisons.from_stored(told)
+    seen = max((one.seen for one in slow.compared), default=0) if slow is not None else 0
+    metrics = kinds.count(SignalKind.METRIC)
+    return (metrics > 0 or SignalKind.LOOK in kinds) and seen + metrics >= comparisons.NEEDED
+
+
+# Pods that have ended hold nothing any more, though they are still there.
+_FREE_PLACES = """
+WITH own AS (
+    SELECT gpu_type FROM nodes_machine
+    WHERE cluster_id = %(cluster)s AND gone_at IS NULL AND name = ANY(%(nodes)s) AND gpu_count > 0
+), taken AS (
+    SELECT pod.node_name, sum(job.gpus_per_worker) AS gpus
+    FROM jobs_pod AS pod JOIN jobs_job AS job ON job.id = pod.job_id
+    WHERE pod.cluster_id = %(cluster)s AND pod.gone_at IS NULL AND pod.phase NOT IN ('Succeeded', 'Failed')
+        AND pod.node_name <> ''
+    GROUP BY pod.node_name
+), free AS (
+    SELECT machine.name, greatest(0, machine.gpu_count - coalesce(taken.gpus, 0))::bigint / %(gpus)s AS places
+    FROM nodes_machine AS machine LEFT JOIN taken ON taken.node_name = machine.name
+    WHERE machine.cluster_id = %(cluster)s AND machine.gone_at IS NULL AND machine.is_ready
+        AND NOT machine.is_cordoned AND machine.gpu_type IN (SELECT gpu_type FROM own)
+        AND NOT jsonb_path_exists(machine.taints, %(held)s)
+)
+SELECT (SELECT count(*) FROM own), coalesce(sum(places), 0)::bigint,
+    coalesce(jsonb_object_agg(name, places) FILTER (WHERE name = ANY(%(nodes)s) AND places > 0), '{}') FROM free
+"""
+
+
+def _free_places(held: Subject, nodes: list[str]) -> tuple[int | None, dict[str, int]]:
+    """For how many more workers of the job there are free GPUs, and how many of these on its own ``nodes``.
+
+    A machine counts where a new pod may go: Ready, not cordoned, without a taint that holds it, and of the type that
+    the job runs on. Taken is what pods of known jobs ask for; others' pods are not seen. None where not even the
+    job's own machines are known with their GPUs.
+    """
+    gpus = held.job.gpus_per_worker if held.job is not None else 0
+    if not gpus or not nodes:
+        return None, {}
+    with connection.cursor() as cursor:
+        cursor.execute(
+            _FREE_PLACES, {"cluster": held.cluster_id, "nodes": nodes, "gpus": gpus, "held": HELD_TAINT_PATH}
+        )
+        own, places, on_own = cursor.fetchone()
+    return (int(places), json.loads(on_own) if isinstance(on_own, str) else on_own) if own else (None, {})
 
 
 def _failed_at(incident: Incident | None, inbox: tuple[Signal, ...], now: datetime) -> datetime | None:

@@ -22,6 +22,7 @@ def test_example_of_the_document_is_answered_and_nothing_is_stored(team: Team) -
     assert said["verdict"]["remedy"] == "isolate_node"
     assert {hit["rule"] for hit in said["hits"]} >= {"check.gpu", "ecc.program"}
     assert said["hits"][0]["class"] == "check"
+    assert said["read_lines"] == 1
     assert Signal.objects.count() == signals
 
 
@@ -30,6 +31,15 @@ def test_wrong_rule_file_is_told_with_line_and_field(team: Team) -> None:
     answer = team.client().post(URL, body, content_type=JSON)
     assert answer.status_code == 400
     assert "line 1, rule a.b, reason: missing" in answer.json()["detail"]
+
+
+def test_signals_that_would_be_passed_over_are_refused_by_field(team: Team) -> None:
+    body = {"lines": ["x"], "signals": {"exitcode": 1, "checks": {"gpu": "bad"}}}
+    answer = team.client().post(URL, body, content_type=JSON)
+    assert answer.status_code == 400
+    fields = answer.json()["fields"]
+    assert set(fields) == {"signals.exitcode", "signals.checks.gpu"}
+    assert "Was exit_code meant?" in answer.json()["detail"]
 
 
 def test_too_many_lines_are_refused(team: Team) -> None:

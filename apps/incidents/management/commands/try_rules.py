@@ -9,6 +9,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
+from apps.incidents.told_signals import problems_of
 from apps.incidents.trying_rules import as_text, try_rules
 from recovery.rules.loading import RuleFileError
 
@@ -35,10 +36,13 @@ class Command(BaseCommand):
             raise CommandError(f"--signals is not JSON: {error}") from error
         if not isinstance(beside, dict):
             raise CommandError("--signals is a JSON object")
+        if wrong := problems_of(beside):
+            told = "\n".join(f"  {path}: {sentence}" for path, sentence in wrong.items())
+            raise CommandError(f"--signals cannot be judged as it is:\n{told}")
         log = sys.stdin.buffer.read(MAX_BYTES).decode("utf-8", "replace")
         try:
             content = rules.read_text(encoding="utf-8") if rules else ""
-            tried = try_rules(log.splitlines(), beside, content)
+            tried = try_rules(log.splitlines(), beside, content, rules_name=str(rules))
         except (OSError, UnicodeDecodeError) as error:
             raise CommandError(f"{rules} cannot be read: {error}") from error
         except RuleFileError as error:
