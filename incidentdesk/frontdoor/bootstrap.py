@@ -32,7 +32,11 @@ OLDEST_UV = (0, 9)
 HELP_WORDS = ("-h", "--help", "help")
 # What runs the product only; everything else also needs the tools of the dev group (300 MB more).
 PRODUCT_COMMANDS = ("demo", "up", "manage", "drill", "bench")
-COMMANDS = PRODUCT_COMMANDS + ("test", "check", "clean")  # tests hold this list to __main__.COMMANDS and to HELP
+COMMANDS = PRODUCT_COMMANDS + (
+    "test",
+    "check",
+    "clean",
+)  # tests hold this list to __main__.COMMANDS and to HELP
 # Commands of manage.py that only compute or explain, so that no desk need run; as in manage.py, by a test.
 WITHOUT_DATABASE = ("backtest", "economics", "diagnose", "explore", "try_rules")
 NOTE = "environment.json"  # places.ENVIRONMENT_NOTE
@@ -79,9 +83,10 @@ def refuse(name, arguments):
     if name == "manage" and needs_desk(arguments):
         asked = os.environ.get("INCIDENTDESK_STATE")
         if not desk_runs([asked] if asked else [STATE, os.path.join(STATE, "up")]):
+            where = "in %s, which INCIDENTDESK_STATE names" % asked if asked else "here"
             raise Sentence(
-                "No desk runs %s, and `%s` needs one: start ./desk demo or ./desk up, or name a database in DATABASE_URL."
-                % ("in %s, which INCIDENTDESK_STATE names" % asked if asked else "here", arguments[0])
+                "No desk runs %s, and `%s` needs one: start ./desk demo or ./desk up, or name a database in"
+                " DATABASE_URL." % (where, arguments[0])
             )
 
 

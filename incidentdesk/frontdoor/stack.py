@@ -404,9 +404,7 @@ def run_up(arguments: list[str]) -> int:
 def _port(command: str, arguments: list[str]) -> tuple[int, bool]:
     """Read --port, else INCIDENTDESK_PORT, else the default; and whether it was asked for."""
     parser = argparse.ArgumentParser(prog=f"./desk {command}")
-    parser.add_argument(
-        "--port", metavar="N", help=f"loopback port of the pages (default {DEFAULT_PORT})"
-    )
+    parser.add_argument("--port", metavar="N", help=f"loopback port of the pages (default {DEFAULT_PORT})")
     name, text = "--port", parser.parse_args(arguments).port
     if text is None:
         name, text = "INCIDENTDESK_PORT", os.environ.get("INCIDENTDESK_PORT")

@@ -56,13 +56,17 @@ def test_port_of_the_environment_counts(
     with pytest.raises(FrontDoorError, match=f"Port {taken_port} is in use"):
         stack.run_demo([])
     monkeypatch.setenv("INCIDENTDESK_PORT", "eighty")
-    with pytest.raises(FrontDoorError, match=r"^INCIDENTDESK_PORT is eighty: a port is a number from 1 to 65535"):
+    with pytest.raises(
+        FrontDoorError, match=r"^INCIDENTDESK_PORT is eighty: a port is a number from 1 to 65535"
+    ):
         stack.run_demo([])
 
 
 @pytest.mark.parametrize("port", ["99999", "65536", "-1", "x", "", "٣", "1" * 5000])
 def test_no_port_is_told_what_a_port_is(state: Path, port: str) -> None:
-    with pytest.raises(FrontDoorError, match=r"^--port is .+: a port is a number from 1 to 65535, and 0 takes"):
+    with pytest.raises(
+        FrontDoorError, match=r"^--port is .+: a port is a number from 1 to 65535, and 0 takes"
+    ):
         stack.run_demo([f"--port={port}"])
     assert not state.exists(), "nothing was begun"
 
