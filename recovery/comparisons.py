@@ -15,6 +15,7 @@ from recovery.figures import Figure, measured, quantile
 from recovery.observed import Evidence
 from recovery.past import History
 from recovery.rules.rule import Remedy, RuleSet
+from recovery.signals import WorkerKey
 from recovery.verdict import Verdict, judge
 
 #: So many of the newest comparisons of a number are looked at.
@@ -39,7 +40,8 @@ class Comparison:
 class Compared:
     """The newest comparisons of one number of one machine, oldest first.
 
-    ``worker`` is the one that runs there, "" = not known. ``rule`` and ``reason`` are those of the newest slow one.
+    ``worker`` names the one that runs there, or all ``workers`` of them; "" = not known. ``rule`` and ``reason`` are
+    those of the newest slow one.
     """
 
     metric: str
@@ -48,11 +50,17 @@ class Compared:
     rule: str
     reason: str
     looks: tuple[Comparison, ...] = ()
+    workers: int = 1
 
     @property
     def machine(self) -> str:
         """The machine in words: its worker and node, as far as they are known."""
         return " on ".join(part for part in (self.worker, self.node) if part)
+
+    @property
+    def is_slow(self) -> str:
+        """That the machine is slow, in words."""
+        return f"{self.machine} {'is' if self.workers == 1 else 'are'} slow"
 
     @property
     def seen(self) -> int:
@@ -77,12 +85,17 @@ class Compared:
         return _slowdown(self.metric, quantile(slow, 0.5)) if slow else None
 
     @property
+    def count_words(self) -> str:
+        """How often it was slow."""
+        return f"{self.seen} of the last {len(self.looks)} comparison{'s' if len(self.looks) > 1 else ''}"
+
+    @property
     def words(self) -> str:
         """What the rule says, and the number with how often it was slow."""
         newest = next((look.value for look in reversed(self.looks) if look.is_slow), None)
         value = "" if newest is None else f" {newest:g}"
         says = self.reason[:1].lower() + self.reason[1:]
-        return f"{says} ({self.metric}{value}, slow in {self.seen} of the last {len(self.looks)} comparisons)"
+        return f"{says} ({self.metric}{value}, slow in {self.count_words})"
 
     def add(self, look: Comparison) -> Compared:
         """With one more comparison, in order of time; the oldest go."""
@@ -129,7 +142,7 @@ def judge_value(metric: str, value: float, slow_machines: int, rules: RuleSet) -
 class Told:
     """A slow machine that people have been told of: what was chosen, and until when that holds.
 
-    ``chosen`` "" = it could not be priced.
+    ``chosen`` "" = it could not be priced; SlowOption.KEEP also where that is because no place is free.
     """
 
     machine: str
@@ -169,6 +182,14 @@ class SlowMachines:
         """What people were told of it."""
         return next((each for each in self.told if each.machine == machine), None)
 
+    def is_told(self, worker: WorkerKey, node: str) -> bool:
+        """Whether people were told that the machine of this worker is slow."""
+        return any(
+            self.told_of(one.machine) is not None
+            and (one.worker == str(worker) or (one.node and one.node == node))
+            for one in self.compared
+        )
+
     @property
     def confirmed(self) -> tuple[Compared, ...]:
         """Slow machines, each by the number that tells most: one that says how slow, then the most often seen."""
@@ -198,6 +219,7 @@ def to_stored(slow: SlowMachines) -> dict[str, Any]:
                     {"at": look.at.isoformat(), "value": look.value, "is_slow": look.is_slow}
                     for look in one.looks
                 ],
+                **({"workers": one.workers} if one.workers != 1 else {}),
             }
             for one in slow.compared
         ],
@@ -238,8 +260,9 @@ def _compared(rows: Any) -> Iterable[Compared]:
                     rule=str(row["rule"]),
                     reason=str(row["reason"]),
                     looks=looks,
+                    workers=max(1, int(row.get("workers", 1))),
                 )
-        except (KeyError, TypeError, ValueError):
+        except (AttributeError, KeyError, TypeError, ValueError):
             continue
 
 

@@ -14,7 +14,16 @@ from typing import Any
 from recovery.draft import Draft
 from recovery.figures import Basis, Figure, assumed, estimated, measured, modelled, quantile, weakest
 from recovery.lifecycle import ActionKind
-from recovery.prices import Hang, Price, PricedChoice, SlowNode, price_hang, price_slow_node, restart_price
+from recovery.prices import (
+    Hang,
+    Price,
+    PricedChoice,
+    Room,
+    SlowNode,
+    price_hang,
+    price_slow_node,
+    restart_price,
+)
 from recovery.records import AttemptView, CheckpointView, IncarnationView, PastAttempt
 
 #: From the order to start until the last first step, where the job has no start of its own to go by: the
@@ -155,6 +164,7 @@ def price_slow_machine(
     seen: int,
     looked: int,
     needed: int,
+    room: Room | None,
     now: datetime,
 ) -> tuple[PricedChoice | None, str]:
     """A slow machine: evict its worker now, or at the next safe point. (None, what is not known) where it is not.
@@ -165,6 +175,7 @@ def price_slow_machine(
         step: Time of a step at the present, slow pace.
         slowdown: The share of the job's time that the machine costs, in [0, 1].
         seen: So many of the last ``looked`` comparisons found it slow; ``needed`` of them confirm it.
+        room: For its workers elsewhere.
     """
     committed = [point for point in checkpoints if point.state in {"committed", "verified"}]
     if gpus <= 0:
@@ -193,6 +204,7 @@ def price_slow_machine(
         seen=seen,
         looked=looked,
         needed=needed,
+        room=room,
     )
     return price_slow_node(slow, now), ""
 
@@ -232,7 +244,7 @@ def price_of_standstill(draft: Draft, told: Mapping[str, Any]) -> PricedChoice |
 
 
 def price_of_slow_machine(
-    draft: Draft, *, slowdown: Figure | None, seen: int, looked: int, needed: int
+    draft: Draft, *, slowdown: Figure | None, seen: int, looked: int, needed: int, room: Room
 ) -> tuple[PricedChoice | None, str]:
     """What evicting a slow machine's worker costs now and at the next safe point; or None and what is not known."""
     return price_slow_machine(
@@ -245,6 +257,7 @@ def price_of_slow_machine(
         seen=seen,
         looked=looked,
         needed=needed,
+        room=room,
         now=draft.now,
     )
 

@@ -37,7 +37,7 @@ _LOST = frozenset(
     ends.BY_CAUSE[cause].category
     for cause in (
         EndCause.CRASHED, EndCause.DELETED, EndCause.NODE_LOST, EndCause.OUT_OF_MEMORY, EndCause.PREEMPTED,
-        EndCause.MAINTENANCE, EndCause.EVICTED_BY_DESK, EndCause.REPLACED,
+        EndCause.MAINTENANCE, EndCause.EVICTED_BY_DESK, EndCause.EVICTED_AS_SLOW, EndCause.REPLACED,
     )
 )  # fmt: skip
 _KINDS: Mapping[str, ActionKind] = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import timedelta
 
 from recovery import causes, evidence, wording
@@ -15,6 +16,9 @@ from recovery.phases import MessagePhase, MessageType, Phase
 from recovery.placement import came_before, came_clearly_before
 from recovery.records import IncarnationView
 from recovery.signals import EndCause, Signal, SignalKind, Source, Use, WorkerKey, whole_number
+
+#: Kubernetes' word for a pod that went through the Eviction API, as a drain does.
+EVICTION = "EvictionByEvictionAPI"
 
 
 def _enrolled(draft: Draft, signal: Signal) -> None:
@@ -61,6 +65,7 @@ def _ended(draft: Draft, signal: Signal) -> None:
     if not _is_really_gone(draft, signal, view):
         take_late(draft, signal, key, Use.LATE, f"{key} has been heard of since, and its pod runs")
         return
+    signal = _evicted_as_slow(draft, signal, view)
     cause = evidence.end_cause(signal.data)
     by_desk = cause in {EndCause.ORDERED, EndCause.EVICTED_BY_DESK} or view.ended_by_desk
     told = causes.explained_by_end(draft, signal, view, cause, by_desk=by_desk)
@@ -95,6 +100,17 @@ def _ended(draft: Draft, signal: Signal) -> None:
             "pod_gone", f"{wording.capitalized(key)} is gone from {node or 'its node'}: {str(cause).replace('_', ' ')}",
             signal=signal, cause=str(cause), node=node, pod_uid=view.pod_uid,
         )  # fmt: skip
+
+
+def _evicted_as_slow(draft: Draft, signal: Signal, view: IncarnationView) -> Signal:
+    """An eviction from a machine that people were told is slow: they did as they were told, and that is its cause."""
+    is_eviction = signal.data.get("reason") == EVICTION
+    if not is_eviction or evidence.end_cause(signal.data) is not EndCause.MAINTENANCE:
+        return signal
+    slow = draft.slow
+    if slow is None or not slow.is_told(view.worker, view.node):
+        return signal
+    return replace(signal, data={**signal.data, "cause": str(EndCause.EVICTED_AS_SLOW)})
 
 
 def _is_really_gone(draft: Draft, signal: Signal, view: IncarnationView) -> bool:

@@ -207,11 +207,43 @@ class SlowOption(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Room:
+    """What ``workers`` of ``gpus`` each need, and how many ``places`` for them are free elsewhere; None = not known."""
+
+    workers: int
+    gpus: int
+    places: int | None = None
+
+    @property
+    def is_missing(self) -> bool:
+        """Whether it is known that there is not enough."""
+        return self.places is not None and self.places < self.workers
+
+    @property
+    def needed(self) -> str:
+        """What must be free, in words."""
+        one = f"a node with {self.gpus} free GPUs" if self.gpus else "a free place"
+        return one if self.workers == 1 else f"room for {self.workers} workers of {self.gpus} free GPUs each"
+
+    @property
+    def words(self) -> str:
+        """What is free, in words."""
+        if self.places is None:
+            return f"whether {self.needed} is there is not known"
+        if not self.is_missing:
+            return f"{self.needed} is there, as far as the desk sees"
+        if self.workers == 1 or not self.places:
+            return f"no other node has {self.gpus} free GPUs"
+        return f"other nodes have room for {self.places} of the {self.workers} workers, {self.gpus} free GPUs each"
+
+
+@dataclass(frozen=True, slots=True)
 class SlowNode:
     """A node that makes a job slow.
 
     ``slowdown_share`` is the share of the job's time that it costs, in [0, 1): 1 - (step time of peers / step
-    time now). ``seen`` of the last ``looked`` comparisons found it slow; ``needed`` of them confirm it.
+    time now). ``seen`` of the last ``looked`` comparisons found it slow; ``needed`` of them confirm it. ``room`` for
+    its workers elsewhere: None = not known.
     """
 
     gpus: int
@@ -222,13 +254,16 @@ class SlowNode:
     seen: int
     looked: int
     needed: int = 3
+    room: Room | None = None
 
 
 def price_slow_node(slow: SlowNode, now: datetime, *, grace_share: float = 0.5) -> PricedChoice:
     """Evict a slow node now, or at the next safe point: the cheaper moment, both priced.
 
-    Unconfirmed, nothing is evicted. The deadline of waiting is the expected commit plus ``grace_share`` of the wait:
-    a checkpoint that is not there by then will perhaps never come, and the prices are computed again.
+    Unconfirmed, nothing is evicted; nor where it is known that no other place is free, for then the whole job would
+    stand still until one is. Where that is not known, a wait for a place is in no price, and that is said. The deadline
+    of waiting is the expected commit plus ``grace_share`` of the wait: a checkpoint that is not there by then will
+    perhaps never come, and the prices are computed again.
 
     Raises:
         BadInput: for shares outside of [0, 1] (a slowdown of 1 is a hang), times below 0, or no GPU.
@@ -263,22 +298,28 @@ def price_slow_node(slow: SlowNode, now: datetime, *, grace_share: float = 0.5) 
         unconfirmed = tuple(Price(price.option, price.parts, why) for price in (evict_now, wait))
         return PricedChoice(SlowOption.KEEP, why, (Price(SlowOption.KEEP, (waiting,)), *unconfirmed))
     confirmed = f"confirmed: slow in {slow.seen} of the last {slow.looked} comparisons"
+    deadline = now + timedelta(seconds=until * (1 + grace_share))
+    room = slow.room
+    if room is not None and room.is_missing:
+        refused = tuple(Price(price.option, price.parts, room.words) for price in (evict_now, wait))
+        why = f"{confirmed}; {room.words}: evicted, the whole job would stand still until there is"
+        return PricedChoice(SlowOption.KEEP, why, (Price(SlowOption.KEEP, (waiting,)), *refused), deadline)
+    unknown = (
+        f"; {room.words}, and no wait for it is in these prices"
+        if room is not None and room.places is None
+        else ""
+    )
     if evict_now.gpu_seconds < wait.gpu_seconds:
         why = (
             f"{confirmed}; waiting {until:.0f} s at {slowdown:.0%} slowdown costs {_hours(waiting)} GPU-hours, "
-            f"what is computed again only {_hours(evict_now.parts[0])}"
+            f"what is computed again only {_hours(evict_now.parts[0])} GPU-hours{unknown}"
         )
         return PricedChoice(SlowOption.EVICT_NOW, why, (evict_now, wait))
     why = (
         f"{confirmed}; waiting {until:.0f} s at {slowdown:.0%} slowdown costs {_hours(waiting)} GPU-hours, "
-        f"acting now {_hours(evict_now.parts[0])} that would be computed again"
+        f"acting now {_hours(evict_now.parts[0])} GPU-hours that would be computed again{unknown}"
     )
-    return PricedChoice(
-        SlowOption.EVICT_AT_CHECKPOINT,
-        why,
-        (evict_now, wait),
-        now + timedelta(seconds=until * (1 + grace_share)),
-    )
+    return PricedChoice(SlowOption.EVICT_AT_CHECKPOINT, why, (evict_now, wait), deadline)
 
 
 # A hang.

@@ -163,6 +163,9 @@ class WorldView:
     ``failures_in_window``: how many other jobs of the cluster failed within the policy's window around this
     failure, by ``recovery.around.likeness``; ``failures_span_seconds``: from the first to the last of these and
     this one. Counts only: whose they are is nobody's business here.
+    ``free_places``: for how many more workers of this job its cluster's machines of the same kind have free GPUs, by
+    the pods that the desk knows; None = not known, or not asked. ``free_places_on``: so many of them on the
+    machines where the job runs itself.
     """
 
     taken_at: datetime
@@ -173,6 +176,8 @@ class WorldView:
     failures_span_seconds: Mapping[str, float] = field(default_factory=dict)
     watch_silent_seconds: float | None = None
     api_call_seconds: float | None = None
+    free_places: int | None = None
+    free_places_on: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

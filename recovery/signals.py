@@ -86,6 +86,7 @@ class EndCause(StrEnum):
     PREEMPTED = "preempted"
     MAINTENANCE = "maintenance"
     EVICTED_BY_DESK = "evicted_by_desk"
+    EVICTED_AS_SLOW = "evicted_as_slow"  # by somebody, from a machine that people were told is slow
     ORDERED = "ordered"
     STOPPED_BY_USER = "stopped_by_user"
     COMPLETED = "completed"  # exit 0

@@ -6,8 +6,10 @@ cheaper moment to evict. A failure meanwhile is recovered as always.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 
+from recovery import wording
 from recovery.action_rules import NOT_BEGUN, ask
 from recovery.comparisons import (
     NEEDED,
@@ -29,7 +31,7 @@ from recovery.ladder import NOT_INSTALLED
 from recovery.lifecycle import INSTALLED_ACTIONS, ActionKind, ActionState, IncidentState, Resolution, Severity
 from recovery.phases import Phase
 from recovery.placement import attempt_at
-from recovery.prices import PricedChoice, SlowOption
+from recovery.prices import PricedChoice, Room, SlowOption
 from recovery.records import Considered, IncarnationView
 from recovery.rules import ends
 from recovery.signals import Signal, Use
@@ -57,15 +59,16 @@ def take_metric(draft: Draft, signal: Signal) -> None:
         take_evidence(draft, signal)
         return
     slow = draft.slow or SlowMachines(draft.job.attempt)
-    known = slow.of(metric, *place)
+    worker, node, workers = place
+    known = slow.of(metric, worker, node)
     verdict = judge_value(metric, float(value), 1, draft.seen.rules)
     if verdict is None and known is None:
         # No line in a timeline: of a large job all the others tell it too, again and again.
         draft.use(signal, Use.CONTEXT, f"{metric} {value:g}: no rule calls that slow")
         return
-    one = known or Compared(metric, *place, rule="", reason="")
+    one = known or Compared(metric, worker, node, rule="", reason="", workers=workers)
     if verdict is not None:
-        one = Compared(metric, *place, verdict.rule, verdict.reason, one.looks)
+        one = replace(one, rule=verdict.rule, reason=verdict.reason)
     one = one.add(Comparison(signal.seen_at, float(value), verdict is not None))
     draft.slow = slow.put(one)
     draft.is_slow_new = True
@@ -74,7 +77,9 @@ def take_metric(draft: Draft, signal: Signal) -> None:
     if verdict is not None and not (known and known.is_confirmed):
         _find(draft, signal, one)
         if draft.incident.is_open:  # else its opening tells it
-            draft.note("evidence", _sentence(draft, one), signal=signal, actor=str(signal.source))
+            is_told = known is not None and known.seen > 0
+            says = f"Slow in {one.count_words}: {metric} {value:g}" if is_told else _sentence(draft, one)
+            draft.note("evidence", says, signal=signal, actor=str(signal.source))
 
 
 def _may_follow(draft: Draft, signal: Signal) -> bool:
@@ -96,11 +101,14 @@ def _may_follow(draft: Draft, signal: Signal) -> bool:
     )
 
 
-def _place(draft: Draft, signal: Signal) -> tuple[str, str] | None:
-    """Worker and node that a number is about, ("", "") = the job as a whole; None = no worker of it runs there."""
+def _place(draft: Draft, signal: Signal) -> tuple[str, str, int] | None:
+    """Who a number is about: the worker, or all that run on the node, with the node, and how many they are.
+
+    ("", "", 1) = the job as a whole; None = no worker of it runs there.
+    """
     names = {name: str(signal.data.get(name) or "") for name in ("pod_uid", "pod", "node")}
     if signal.worker is None and not any(names.values()):
-        return "", ""
+        return "", "", 1
     present = [view for view in draft.before.incarnations if _is_present(draft, view)]
     found = [
         view
@@ -112,8 +120,8 @@ def _place(draft: Draft, signal: Signal) -> tuple[str, str] | None:
         found = [view for view in present if view.node == names["node"]]
     if not found:
         return None
-    first = min(found, key=lambda view: view.worker)
-    return str(first.worker), first.node or names["node"]
+    keys = sorted({view.worker for view in found})
+    return wording.together(keys), found[0].node or names["node"], len(keys)
 
 
 def _is_present(draft: Draft, view: IncarnationView) -> bool:
@@ -144,8 +152,12 @@ def _find(draft: Draft, signal: Signal, one: Compared) -> None:
 
 
 def _sentence(draft: Draft, one: Compared) -> str:
-    machine = one.machine or f"a machine of {draft.job_name}, nobody tells which"
-    return f"{machine[:1].upper()}{machine[1:]} is slow: {one.words}"
+    slow = one.is_slow if one.machine else f"a machine of {draft.job_name}, nobody tells which, is slow"
+    return f"{_first_up(slow)}: {one.words}"
+
+
+def _first_up(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}"
 
 
 # Following.
@@ -191,7 +203,7 @@ def look_at_slow(draft: Draft) -> None:
         return
     for one in slow.confirmed:
         if slow.told_of(one.machine) is not None:
-            _look_at_deadline(draft, one)
+            _look_again(draft, one)
         elif one.looks[-1].is_slow and not _slow_together(draft, one):
             _tell(draft, one)
     if draft.incident.state is IncidentState.SUSPECTED:
@@ -208,7 +220,7 @@ def _open(draft: Draft, slow: SlowMachines) -> None:
     draft.incident.passed(IncidentState.SUSPECTED, draft.now)
     draft.incident.join(SLOW, text)
     draft.incident.set(
-        title=f"Suspected: {one.machine or 'a machine of the job'} is slow",
+        title=f"Suspected: {one.is_slow if one.machine else 'a machine of the job is slow'}",
         severity=Severity.LOW,
         attempt=slow.attempt,
         seen_failed_at=one.looks[0].at,
@@ -237,7 +249,8 @@ def _without_cleared(draft: Draft, slow: SlowMachines) -> SlowMachines:
             for fact in draft.facts
             if fact.category != SLOW or (fact.worker, fact.node) != (one.worker, one.node)
         ]
-        draft.note("evidence", f"{one.machine} keeps up with its peers again, by {one.metric}")
+        keep = "keeps" if one.workers == 1 else "keep"
+        draft.note("evidence", f"{_first_up(one.machine)} {keep} up with the others again, by {one.metric}")
     return slow
 
 
@@ -290,21 +303,27 @@ def _price(draft: Draft, one: Compared, slow: SlowMachines) -> tuple[PricedChoic
         shares.append(one.slowdown)
     slowdown: Figure | None = max(shares, key=lambda figure: figure.value, default=None)
     return price_of_slow_machine(
-        draft, slowdown=slowdown, seen=one.seen, looked=len(one.looks), needed=NEEDED
+        draft, slowdown=slowdown, seen=one.seen, looked=len(one.looks), needed=NEEDED, room=_room(draft, one)
     )
+
+
+def _room(draft: Draft, one: Compared) -> Room:
+    """Where else the machine's workers could run: on no machine that is slow itself."""
+    gpus = draft.before.gpus // max(1, len(draft.job.active))
+    world = draft.before.world
+    if world is None or world.free_places is None or not gpus or not one.node:
+        return Room(one.workers, gpus)
+    slow = {each.node for each in draft.slow.compared if each.seen} if draft.slow is not None else set()
+    taken = sum(world.free_places_on.get(node, 0) for node in sorted(slow | {one.node}))
+    return Room(one.workers, gpus, max(0, world.free_places - taken))
 
 
 def _tell(draft: Draft, one: Compared) -> None:
     """Confirmed: mark the machine, evict its worker at the cheaper moment; what cannot be had is asked of a person."""
     assert draft.slow is not None
-    sentence = _sentence(draft, one)
-    draft.incident.set(
-        title=f"{one.machine[:1].upper()}{one.machine[1:]} is slow"
-        if one.machine
-        else "A machine of the job is slow"
-    )
+    draft.incident.set(title=_first_up(one.is_slow) if one.machine else "A machine of the job is slow")
     draft.incident.raise_severity(Severity.MEDIUM)
-    draft.settle("slow.confirmed", sentence)
+    draft.settle("slow.confirmed", _sentence(draft, one))
     draft.considered.append(
         Considered(str(ActionKind.RESTART_PROCESS), "it would be as slow again on the same machine")
     )
@@ -316,19 +335,40 @@ def _tell(draft: Draft, one: Compared) -> None:
         draft.considered.append(
             Considered(str(ActionKind.EVICT_WORKER), "nobody tells which machine is slow")
         )
-        _hand_over(draft, one, f"{sentence}. Find the machine: compare the nodes of the job with each other")
+        why = "Nobody tells which machine is slow. Find it: compare the nodes of the job with each other"
+        _hand_over(draft, one, why)
         return
-    brief = _brief(one)
-    _want(draft, ActionKind.MARK_SLOW, f"{brief}. Others should avoid it", target=one.node or one.worker)
+    _want(draft, ActionKind.MARK_SLOW, "Others should avoid it", target=one.node or one.worker)
+    _advise(draft, one)
+
+
+def _advise(draft: Draft, one: Compared) -> None:
+    """Want the eviction, or say that it has no place to go to, and hand over to a person."""
     chosen = _want_eviction(draft, one)
-    when = "now" if chosen == SlowOption.EVICT_NOW else "right after the next checkpoint"
-    cheapest = f" Cheapest: {chosen}." if chosen else ""
-    cordon = f"cordon {one.node}, then " if one.node else ""
-    _hand_over(
-        draft,
-        one,
-        f"{brief}.{cheapest} Evicting is not installed: {cordon}delete the pod of {one.worker} {when}",
-    )
+    room = _room(draft, one)
+    if room.is_missing:
+        advice = (
+            f"{_first_up(room.words)}: keep {'it' if one.workers == 1 else 'them'} there until there is, because an "
+            "eviction before would stop the whole job"
+        )
+    else:
+        when = "now" if chosen == SlowOption.EVICT_NOW else "right after the next checkpoint"
+        cheapest = f"Cheapest: {chosen}. " if chosen else ""
+        if room.places is None:
+            first = f"Make sure first that {room.needed} is there: without one the job stands still until there is. "
+        else:
+            first = f"{_first_up(room.words)}. "
+        advice = f"{cheapest}{first}Evicting is not installed: {when} {_by_hand(draft, one)}"
+    _hand_over(draft, one, f"{_costs(one)}{advice}")
+
+
+def _by_hand(draft: Draft, one: Compared) -> str:
+    """What a person does in place of the desk. An eviction says that it is one, so it costs no retry."""
+    name = draft.job_name.rpartition("/")[2]
+    how = f" (kubectl drain {one.node} --pod-selector=job-name={name})" if one.node else ""
+    if one.workers == 1:
+        return f"evict its pod{how}, do not delete it: a deleted pod counts as a failure"
+    return f"evict their pods{how}, do not delete them: a deleted pod counts as a failure"
 
 
 def _hand_over(draft: Draft, one: Compared, why: str) -> None:
@@ -341,24 +381,32 @@ def _hand_over(draft: Draft, one: Compared, why: str) -> None:
     draft.settle("slow.confirmed", why)
 
 
-def _brief(one: Compared) -> str:
+def _costs(one: Compared) -> str:
     share = one.slowdown
-    costs = f" and costs the job {share.value:.0%} of its time" if share is not None else ""
-    return f"{one.machine[:1].upper()}{one.machine[1:]} is slow{costs}"
+    costs = "costs" if one.workers == 1 else "cost"
+    return (
+        f"{'It' if one.workers == 1 else 'They'} {costs} the job {share.value:.0%} of its time. "
+        if share
+        else ""
+    )
 
 
 def _want_eviction(draft: Draft, one: Compared) -> str:
     """Want it with its price, and remember what was said. Returns the option that was chosen, "" = not priced."""
     assert draft.slow is not None
+    room = _room(draft, one)
     priced, missing = _price(draft, one, draft.slow)
-    says = f"{priced.why[:1].upper()}{priced.why[1:]}" if priced is not None else f"Not priced: {missing}"
-    why = f"{_brief(one)}. {says}"
+    if priced is not None:
+        says = _first_up(priced.why)
+    else:
+        says = f"{f'{_first_up(room.words)}. ' if room.is_missing else ''}Not priced: {missing}"
     deadline = priced.deadline if priced is not None else None
     _want(
-        draft, ActionKind.EVICT_WORKER, why, target=one.worker, priced=priced,
+        draft, ActionKind.EVICT_WORKER, says, target=one.worker, priced=priced,
         deadline_seconds=(deadline - draft.now).total_seconds() if deadline is not None else 0.0,
+        refused_because=room.words if room.is_missing else "",
     )  # fmt: skip
-    chosen = str(priced.chosen) if priced is not None else ""
+    chosen = str(priced.chosen) if priced is not None else str(SlowOption.KEEP) if room.is_missing else ""
     draft.slow = draft.slow.tell(Told(one.machine, chosen, deadline))
     if deadline is not None:
         draft.look_at(deadline)
@@ -373,6 +421,7 @@ def _want(
     target: str,
     priced: PricedChoice | None = None,
     deadline_seconds: float = 0.0,
+    refused_because: str = "",
 ) -> None:
     refused = (
         draft.observing_because if draft.is_observing else "" if kind in INSTALLED_ACTIONS else NOT_INSTALLED
@@ -384,15 +433,26 @@ def _want(
         target=target,
         priced=priced,
         deadline_seconds=deadline_seconds,
-        refused_because=refused,
+        refused_because=refused_because or refused,
     )
 
 
-def _look_at_deadline(draft: Draft, one: Compared) -> None:
-    """The safe point that was waited for has not come, or nobody used it: both moments are priced anew."""
+def _look_again(draft: Draft, one: Compared) -> None:
+    """What was told holds until a place comes or goes, or the safe point that was waited for is overdue."""
     assert draft.slow is not None
     told = draft.slow.told_of(one.machine)
-    if told is None or told.deadline is None:
+    if told is None or not one.machine:
+        return
+    room = _room(draft, one)
+    was_missing = told.chosen == SlowOption.KEEP
+    if room.places is not None and room.is_missing is not was_missing and one.looks[-1].is_slow:
+        draft.is_evidence_new = True
+        draft.note("waiting", _first_up(room.words))
+        for action in draft.open_actions(ActionKind.ASK_PERSON):
+            change_action(draft, action, ActionState.SUPERSEDED, room.words)
+        _advise(draft, one)
+        return
+    if told.deadline is None:
         return
     if draft.now < told.deadline:
         draft.look_at(told.deadline)
@@ -403,7 +463,7 @@ def _look_at_deadline(draft: Draft, one: Compared) -> None:
         _want_eviction(draft, one)
     else:
         draft.slow = draft.slow.tell(Told(one.machine, str(priced.chosen), priced.deadline))
-        draft.note("waiting", f"{one.machine} is still slow. Priced anew: {priced.words}")
+        draft.note("waiting", f"Still slow. Priced anew: {priced.words}")
         if priced.deadline is not None:
             draft.look_at(max(priced.deadline, draft.now + timedelta(seconds=60)))
     draft.settle("slow.priced_anew", missing or (priced.why if priced is not None else ""))

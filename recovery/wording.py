@@ -19,6 +19,19 @@ def workers(keys: Iterable[WorkerKey]) -> str:
     return ", ".join(str(key) for key in keys) or "none"
 
 
+def together(keys: Iterable[WorkerKey]) -> str:
+    """Workers as the subject of a sentence, at most eight by name: ``workers 0 and 1``, ``launcher 0 and worker 2``."""
+    named = sorted(keys)
+    if len({key.role for key in named}) == 1 and len(named) > 1:
+        names = [f"{named[0].role}s {named[0].index}", *(str(key.index) for key in named[1:])]
+    else:
+        names = [str(key) for key in named]
+    shown, more = names[:8], len(names) - 8
+    if more > 0:
+        return f"{', '.join(shown)} and {more} more"
+    return " and ".join(part for part in (", ".join(shown[:-1]), shown[-1]) if part) if shown else "none"
+
+
 def capitalized(key: WorkerKey | None) -> str:
     """A worker at the beginning of a sentence."""
     return str(key or "worker").capitalize()

@@ -295,7 +295,7 @@ def incarnation_ends(job: Job, causes: Iterable[str], limit: int = 100) -> list[
 
 
 PREEMPTED_CAUSES = (EndCause.PREEMPTED, EndCause.MAINTENANCE)
-EVICTED_CAUSES = (EndCause.EVICTED_BY_DESK,)
+EVICTED_CAUSES = (EndCause.EVICTED_BY_DESK, EndCause.EVICTED_AS_SLOW)
 
 
 def lives_on_machine(

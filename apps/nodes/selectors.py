@@ -14,11 +14,14 @@ from apps.nodes.models import Machine, WatchState
 
 # Taints that pools carry all their life, and the one that a cordon makes: neither says that a node is held.
 STANDING_TAINTS = ("nvidia.com/gpu", "amd.com/gpu", "node.kubernetes.io/unschedulable")
-_HELD_TAINT = RawSQL(  # noqa: S611 - of constants only
-    "jsonb_path_exists(nodes_machine.taints,"
-    ' \'$[*] ? (@.effect != "PreferNoSchedule"'
+#: Finds, among a machine's taints, one that holds it.
+HELD_TAINT_PATH = (
+    '$[*] ? (@.effect != "PreferNoSchedule"'
     + "".join(f' && @.key != "{key}"' for key in STANDING_TAINTS)
-    + ")')",
+    + ")"
+)
+_HELD_TAINT = RawSQL(  # noqa: S611 - of constants only
+    f"jsonb_path_exists(nodes_machine.taints, '{HELD_TAINT_PATH}')",
     (),
     output_field=BooleanField(),
 )

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from recovery.comparisons import NEEDED, from_stored, to_stored
 from recovery.decide import decide
 from recovery.lifecycle import ActionKind, IncidentState, Resolution
-from recovery.records import CheckpointView, Decision, ElasticTerms, Mode
+from recovery.records import CheckpointView, Decision, ElasticTerms, Mode, WorldView
 from recovery.serialize import (
     decision_from_plain,
     inbox_from_plain,
@@ -22,6 +22,7 @@ from recovery.serialize import (
 )
 from recovery.signals import EndCause, Signal, SignalKind, Source, Use
 from tests.recovery.desk import START, Desk, committed
+from tests.recovery.jobs import W
 
 NODE = "gpu-r01-02"  # worker 1 runs there
 
@@ -93,10 +94,138 @@ def test_confirmed_slow_node_is_wanted_marked_and_evicted_at_the_cheaper_moment_
     assert decision.next_look_at == desk.now + timedelta(seconds=150)
     assert "Costs: evict now" in "".join(desk.timeline("action_refused"))
     assert desk.incident.state is IncidentState.NEEDS_PERSON
+    assert "no wait for it is in these prices" in evict.price["why"]
     assert wanted(decision)[ActionKind.ASK_PERSON].why == (
-        f"Worker 1 on {NODE} is slow and costs the job 50% of its time. Cheapest: evict at the next safe point. "
-        f"Evicting is not installed: cordon {NODE}, then delete the pod of worker 1 right after the next checkpoint"
+        "It costs the job 50% of its time. Cheapest: evict at the next safe point. Make sure first that a node with 8 "
+        "free GPUs is there: without one the job stands still until there is. Evicting is not installed: right after "
+        f"the next checkpoint evict its pod (kubectl drain {NODE} --pod-selector=job-name=llm), do not delete it: a "
+        "deleted pod counts as a failure"
     )
+
+
+def see_places(desk: Desk, places: int | None, **on: int) -> None:
+    """The desk knows of so many free places, and how many of them are on machines of the job."""
+    world = WorldView(
+        desk.now, free_places=places, free_places_on={node.replace("_", "-"): n for node, n in on.items()}
+    )
+    desk.state = replace(desk.state, world=world)
+
+
+def test_nobody_is_told_to_evict_while_no_other_node_has_room() -> None:
+    desk = training(step=3_305)  # evicting at once would be the cheaper moment
+    see_places(desk, 1, gpu_r01_02=1)  # the only free place is on the slow machine itself
+    decision = slow_times(desk, NEEDED)
+    evict, ask = wanted(decision)[ActionKind.EVICT_WORKER], wanted(decision)[ActionKind.ASK_PERSON]
+    assert (evict.price["chosen"], evict.refused_because) == ("keep it", "no other node has 8 free GPUs")
+    refused = {option["option"]: option.get("refused_because") for option in evict.price["options"]}
+    assert refused == {
+        "keep it": None,
+        "evict now": "no other node has 8 free GPUs",
+        "evict at the next safe point": "no other node has 8 free GPUs",
+    }
+    assert ask.why == (
+        "It costs the job 50% of its time. No other node has 8 free GPUs: keep it there until there is, because an "
+        "eviction before would stop the whole job"
+    )
+    see_places(desk, 2, gpu_r01_02=1)
+    decision = slow_times(desk, 1)
+    assert wanted(decision)[ActionKind.EVICT_WORKER].price["chosen"] == "evict now"
+    assert "A node with 8 free GPUs is there" in wanted(decision)[ActionKind.ASK_PERSON].why
+    assert "now evict its pod" in wanted(decision)[ActionKind.ASK_PERSON].why
+    assert "no wait for it" not in wanted(decision)[ActionKind.EVICT_WORKER].why
+    assert [action.kind for action in desk.state.actions] == [ActionKind.ASK_PERSON], (
+        "the old question is over"
+    )
+    assert slow_times(desk, 1).actions == (), "nothing new, nothing told"
+    see_places(desk, 1, gpu_r01_02=1)
+    assert "keep it there" in wanted(slow_times(desk, 1))[ActionKind.ASK_PERSON].why, (
+        "the place is gone again"
+    )
+
+
+def test_price_that_is_not_known_needs_a_place_all_the_same() -> None:
+    desk = training(gpus=24)
+    see_places(desk, 0)
+    decision = slow_times(desk, NEEDED, 0.5, name="sm_clock_ratio_to_median")
+    assert wanted(decision)[ActionKind.EVICT_WORKER].price == {}
+    assert "No other node has 8 free GPUs: keep it" in wanted(decision)[ActionKind.ASK_PERSON].why
+
+
+def both_on_one_node(desk: Desk) -> None:
+    """Workers 0 and 1 run on the slow machine."""
+    lives = tuple(
+        replace(life, node=NODE) if life.worker in W[:2] else life for life in desk.state.incarnations
+    )
+    desk.state = replace(desk.state, incarnations=lives)
+
+
+def test_number_of_a_node_is_about_every_worker_there() -> None:
+    desk = training()
+    both_on_one_node(desk)
+    see_places(desk, 1)
+    slow_times(desk, 1)
+    assert desk.last.incident is not None
+    assert desk.last.incident.title == f"Suspected: workers 0 and 1 on {NODE} are slow"
+    decision = slow_times(desk, NEEDED - 1)
+    assert decision.incident is not None
+    assert decision.incident.title == f"Workers 0 and 1 on {NODE} are slow"
+    assert wanted(decision)[ActionKind.EVICT_WORKER].target == "workers 0 and 1"
+    assert "Other nodes have room for 1 of the 2 workers, 8 free GPUs each: keep them there" in (
+        wanted(decision)[ActionKind.ASK_PERSON].why
+    )
+    see_places(desk, 2)
+    why = wanted(slow_times(desk, 1))[ActionKind.ASK_PERSON].why
+    assert (
+        "evict their pods (kubectl drain gpu-r01-02 --pod-selector=job-name=llm), do not delete them" in why
+    )
+    assert from_stored(to_stored(from_stored(desk.incident.verdict["slow"]))).compared[0].workers == 2
+
+
+@pytest.mark.parametrize(
+    ("told", "reason", "cause", "counted"),
+    [
+        pytest.param(True, "EvictionByEvictionAPI", EndCause.EVICTED_AS_SLOW, 0, id="as told"),
+        pytest.param(
+            False, "EvictionByEvictionAPI", EndCause.MAINTENANCE, 0, id="a drain before it was told"
+        ),
+        pytest.param(True, "Deleted", EndCause.DELETED, 1, id="deleted"),
+        pytest.param(True, "NodeShutdown", EndCause.MAINTENANCE, 0, id="another reason"),
+    ],
+)
+def test_eviction_that_people_were_told_to_do_is_one_as_slow(
+    told: bool, reason: str, cause: EndCause, counted: int
+) -> None:
+    desk = training()
+    both_on_one_node(desk)
+    slow_times(desk, NEEDED if told else 1)
+    seen = EndCause.DELETED if cause is EndCause.DELETED else EndCause.MAINTENANCE
+    for index in (0, 1):  # a drain takes them one after the other
+        desk.now += timedelta(seconds=2)
+        life = desk.life(index)
+        desk.end_pod(index, seen, reason=reason)
+        decision = desk.decide()
+        assert decision.ended_incarnations == ((life.id, cause),)
+    assert len(desk.counts) == counted
+    if cause is EndCause.EVICTED_AS_SLOW:
+        assert desk.incident.verdict["reason"] == f"Pod of worker 0 was evicted as slow on {NODE}"
+
+
+def test_eviction_from_another_machine_is_a_drain() -> None:
+    desk = training()
+    slow_times(desk, NEEDED)
+    life = desk.life(2)
+    desk.end_pod(2, EndCause.MAINTENANCE, reason="EvictionByEvictionAPI")
+    assert desk.decide().ended_incarnations == ((life.id, EndCause.MAINTENANCE),)
+
+
+def test_what_the_title_says_is_not_said_again_by_every_line() -> None:
+    desk = training()
+    slow_times(desk, NEEDED)
+    assert sum(f"on {NODE} is slow" in line for line in desk.timeline()) == 1
+    assert desk.timeline("evidence") == [
+        "Slow in 2 of the last 2 comparisons: step_time_ratio 2",
+        "Slow in 3 of the last 3 comparisons: step_time_ratio 2",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -299,7 +428,7 @@ def test_job_that_lost_throughput_asks_which_machine_it_is() -> None:
         desk.signal(SignalKind.METRIC, Source.PROMETHEUS, data)
         desk.decide()
     assert set(wanted(desk.last)) == {ActionKind.ASK_PERSON}
-    assert "nobody tells which" in wanted(desk.last)[ActionKind.ASK_PERSON].why
+    assert "Nobody tells which" in wanted(desk.last)[ActionKind.ASK_PERSON].why
     before = len(desk.wanted(ActionKind.ASK_PERSON))
     desk.wait(2)
     assert len(desk.wanted(ActionKind.ASK_PERSON)) == before
