@@ -63,6 +63,9 @@ BY_CAUSE: Mapping[EndCause, EndRule] = {
     EndCause.PREEMPTED: EndRule("end.preempted", "preempted", "Pod of {worker} was preempted", 0.95),
     EndCause.MAINTENANCE: EndRule("end.maintenance", "maintenance", "Node of {worker} went into maintenance", 0.95),
     EndCause.EVICTED_BY_DESK: EndRule("end.evicted", "evicted", "Pod of {worker} was evicted by the desk", 1.0),
+    EndCause.EVICTED_AS_SLOW: EndRule(
+        "end.evicted_as_slow", "evicted_as_slow", "Pod of {worker} was evicted as slow", 1.0
+    ),
     EndCause.ORDERED: EndRule("end.ordered", "ordered", "Container of {worker} ended as ordered", 1.0),
     EndCause.STOPPED_BY_USER: EndRule("end.stopped", "stopped", "Pod of {worker} was stopped by its user", 0.95),
     EndCause.COMPLETED: EndRule("end.completed", "completed", "{worker} ended with exit 0 before it was done", 0.6),
