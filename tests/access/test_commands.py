@@ -45,9 +45,23 @@ def test_unknown_cluster_names_those_that_there_are(cluster: Cluster) -> None:
 
 def test_namespaces_of_a_pattern_get_a_tenant(cluster: Cluster) -> None:
     for _ in range(2):
-        say("map_namespace", cluster="east", pattern="nlp-*", tenant="nlp")
+        say("map_namespace", cluster="east", pattern="nlp-*", tenant="nlp", create=True)
     assert services.tenant_for(cluster.pk, "nlp-large").slug == "nlp"
     assert AuditEntry.objects.filter(verb="map_namespace").count() == 1
+
+
+def test_unknown_tenant_is_made_only_when_that_was_asked_for(cluster: Cluster) -> None:
+    make_tenant(slug="nlp")
+    with pytest.raises(
+        CommandError, match=r"no tenant 'nlpp' \(there are: nlp, unassigned\); --create makes it"
+    ):
+        say("map_namespace", cluster="east", pattern="nlp-*", tenant="nlpp")
+    with pytest.raises(CommandError, match=r"^'n l p' is no short name of a tenant: "):
+        say("map_namespace", cluster="east", pattern="nlp-*", tenant="n l p", create=True)
+    assert set(Tenant.objects.values_list("slug", flat=True)) == {"nlp", "unassigned"}
+    assert not AuditEntry.objects.exists()
+    said = say("map_namespace", cluster="east", pattern="nlp-*", tenant="nlp")
+    assert said == "New jobs in east/nlp-* belong to nlp."
 
 
 def test_token_is_printed_once_and_works_within_its_scopes(cluster: Cluster) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import getpass
 from typing import Any
 
+from django.core.exceptions import ValidationError
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from apps.access import services
@@ -19,13 +20,23 @@ class Command(BaseCommand):
         parser.add_argument(
             "--pattern", required=True, help="namespace, or a pattern; the most exact one wins"
         )
-        parser.add_argument("--tenant", required=True, help="short name of the tenant; a new one is made")
+        parser.add_argument("--tenant", required=True, help="short name of the tenant")
+        parser.add_argument(
+            "--create", action="store_true", help="make the tenant, where there is none of that name"
+        )
 
-    def handle(self, *args: Any, cluster: str, pattern: str, tenant: str, **options: Any) -> None:
+    def handle(
+        self, *args: Any, cluster: str, pattern: str, tenant: str, create: bool = False, **options: Any
+    ) -> None:
         row = Cluster.objects.filter(slug=cluster).first()
         if row is None:
             raise CommandError(f"no cluster {cluster!r} is registered")
-        owner, _ = Tenant.objects.get_or_create(slug=tenant, defaults={"name": tenant})
+        owner = Tenant.objects.filter(slug=tenant).first()
+        if owner is None and not create:
+            known = ", ".join(Tenant.objects.order_by("slug").values_list("slug", flat=True))
+            raise CommandError(f"there is no tenant {tenant!r} (there are: {known}); --create makes it")
+        if owner is None:
+            owner = _made(tenant)
         services.map_namespace(
             cluster_id=row.pk,
             pattern=pattern,
@@ -34,3 +45,13 @@ class Command(BaseCommand):
             actor=getpass.getuser(),
         )
         self.stdout.write(f"New jobs in {cluster}/{pattern} belong to {tenant}.")
+
+
+def _made(slug: str) -> Tenant:
+    tenant = Tenant(slug=slug, name=slug)
+    try:
+        tenant.full_clean()
+    except ValidationError as error:
+        raise CommandError(f"{slug!r} is no short name of a tenant: {' '.join(error.messages)}") from error
+    tenant.save()
+    return tenant
