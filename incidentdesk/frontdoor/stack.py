@@ -378,7 +378,8 @@ def run_demo(arguments: list[str]) -> int:
             "Break something: press a red button on the overview or a job's page, or in another terminal:\n"
             f"  .venv/bin/python -m sim fault kill-process --dir {_shown(stack.cluster)}"
             f" --job {DEMO_JOBS[0][0]} --index 1\n"
-            "Ctrl-C ends everything; the data stay for the next start."
+            "Ctrl-C ends everything. Incidents, logins, tokens and the cluster's settings stay for the next start;"
+            " its cluster and jobs are new."
         ),
     )
 
@@ -396,7 +397,7 @@ def run_up(arguments: list[str]) -> int:
     def goodbye() -> str:
         text = stack.greeting.rstrip()
         stack.forget_greeting()  # it may hold the first person's password
-        return f"{text}\nCtrl-C ends everything; the data stay for the next start."
+        return f"{text}\nCtrl-C ends everything here, and nothing in your cluster; the data stay for the next start."
 
     return _run(stack, goodbye)
 

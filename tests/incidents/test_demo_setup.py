@@ -16,9 +16,12 @@ from typing import Any
 import pytest
 from django.core.management import CommandError, call_command
 
-from apps.access.models import AuditEntry, Cluster, Role, RoleBinding, User
-from apps.incidents.models import Signal
+from apps.access import services
+from apps.access.models import AuditEntry, Cluster, Role, RoleBinding, Tenant, User
+from apps.incidents.models import GuardLimit, Signal
+from apps.incidents.services.retiring import hand_settings_over
 from incidentdesk.frontdoor.places import CHECKOUT
+from recovery.errors import InvalidTransition
 from tests.factories import make_cluster, make_job
 
 pytestmark = pytest.mark.django_db
@@ -95,6 +98,53 @@ def test_cluster_that_was_started_anew_takes_the_slug(
     assert Cluster.objects.get(slug="demo").pk != old.pk
     assert job.gone_at is not None
     assert Signal.objects.get(kind="job_deleted").inbox_entries.get().subject.job == job
+
+
+def test_what_people_set_holds_for_the_cluster_of_the_next_start(endpoint: Path) -> None:
+    old = make_cluster(slug="demo", is_simulated=True, mode="approve")
+    for name in ("nlp", "vision"):
+        call_command("map_namespace", cluster="demo", pattern=f"{name}-*", tenant=name, create=True)
+    call_command(
+        "guards", cluster="demo", name="two_restarts", by="cluster", actions=["restart_process"], number=2,
+        window=600.0, stdout=io.StringIO(),
+    )  # fmt: skip
+    tenant = Tenant.objects.get(slug="nlp")
+    tokens = [
+        services.create_token(
+            tenant_id=tenant.pk, name="n", scopes=["jobs:read"], actor_kind="command", actor="test",
+            cluster_id=old.pk, job_uid=job_uid,
+        )[0]
+        for job_uid in ("", "a-job-that-is-gone")
+    ]  # fmt: skip
+    said = set_up(endpoint)
+    assert "The cluster is in mode approve, as it was set before; ./desk manage set_cluster_mode" in said
+    new = Cluster.objects.get(slug="demo")
+    assert (new.pk != old.pk, new.mode) == (True, "approve")
+    assert {(row.pattern, row.tenant.slug) for row in new.namespace_maps.all()} == {
+        ("nlp-*", "nlp"),
+        ("vision-*", "vision"),
+    }
+    limits = [
+        set(GuardLimit.objects.filter(cluster=each).values_list("name", "number")) for each in (old, new)
+    ]
+    assert limits[0] == limits[1]
+    assert ("two_restarts", 2) in limits[1]
+    for token, cluster in zip(tokens, (new, old), strict=True):
+        token.refresh_from_db()
+        assert token.cluster_id == cluster.pk
+    shown = io.StringIO()
+    call_command("guards", cluster="demo", stdout=shown)
+    assert "two_restarts: " in shown.getvalue()
+    call_command("set_cluster_mode", slug="demo", mode="auto", reason="seen enough", stdout=io.StringIO())
+    assert "mode" not in set_up(endpoint)
+
+
+def test_settings_of_a_real_cluster_are_handed_to_nobody() -> None:
+    real, simulated = make_cluster(is_simulated=False, mode="auto"), make_cluster(is_simulated=True)
+    for one, other in ((real, simulated), (simulated, real)):
+        with pytest.raises(InvalidTransition, match="Only simulated clusters"):
+            hand_settings_over(retired=one, successor=other, actor_kind="demo", actor="demo")
+    assert not AuditEntry.objects.exists()
 
 
 def test_real_cluster_is_not_armed(endpoint: Path) -> None:

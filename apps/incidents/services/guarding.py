@@ -318,6 +318,14 @@ def ensure_default_limits(cluster: Cluster, now: datetime) -> None:
     )
 
 
+def copy_limits(*, source: Cluster, target: Cluster) -> None:
+    """Give a new cluster the guards of another, as people set them. The next recount makes their counters."""
+    rows = list(GuardLimit.objects.filter(cluster=source).order_by("pk"))
+    for row in rows:
+        row.pk, row.cluster = None, target
+    GuardLimit.objects.bulk_create(rows, ignore_conflicts=True)
+
+
 def count_members(cluster: Cluster) -> dict[Dimension, Counter[str]]:
     """Machines of each group: the denominators. A tenant's are those that its pods are on."""
     members: dict[Dimension, Counter[str]] = {dimension: Counter() for dimension in Dimension}

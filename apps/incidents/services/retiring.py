@@ -1,18 +1,19 @@
-"""A cluster that is gone for good: its rows say so, and its jobs are told deleted."""
+"""A cluster that is gone for good: its rows say so, its jobs are told deleted, a successor gets its settings."""
 
 from __future__ import annotations
 
 from django.db import transaction
 
 from apps.access import clock
-from apps.access.models import Cluster
-from apps.access.services import audit
-from apps.incidents.services import feed
+from apps.access.models import Cluster, Token
+from apps.access.services import audit, map_namespace, set_cluster_mode
+from apps.incidents.services import feed, guarding
 from apps.incidents.services.signals import NewSignal, record_signals, subject_for_job
 from apps.incidents.wake import wake_subjects
 from apps.jobs.models import Job, Pod
 from apps.nodes.models import Machine, WatchState
-from recovery.errors import NotFound
+from recovery.decide import Mode
+from recovery.errors import InvalidTransition, NotFound
 from recovery.signals import SignalKind, Source
 
 
@@ -72,3 +73,31 @@ def retire_cluster(*, cluster_id: int, actor_kind: str, actor: str, reason: str)
         )
     transaction.on_commit(lambda: wake_subjects(subjects.values()))
     return cluster
+
+
+@transaction.atomic
+def hand_settings_over(*, retired: Cluster, successor: Cluster, actor_kind: str, actor: str) -> None:
+    """Give a simulated cluster what people had set for the one before it, which it stands in for.
+
+    Its mode, whose the namespaces are, its guards, and the tokens that are good for that cluster only. What was seen
+    there stays there. Audited as what each of them is. Raises InvalidTransition for a cluster that is not simulated.
+    """
+    if not (retired.is_simulated and successor.is_simulated):
+        raise InvalidTransition("Only simulated clusters stand in for each other; people set the others up.")
+    for row in retired.namespace_maps.order_by("pk"):
+        map_namespace(
+            cluster_id=successor.pk,
+            pattern=row.pattern,
+            tenant_id=row.tenant_id,
+            actor_kind=actor_kind,
+            actor=actor,
+        )
+    guarding.copy_limits(source=retired, target=successor)
+    Token.objects.filter(cluster=retired, job_uid="").update(cluster=successor)
+    set_cluster_mode(
+        cluster_id=successor.pk,
+        mode=Mode(retired.mode),
+        actor_kind=actor_kind,
+        actor=actor,
+        reason=f"as it was for {retired.slug}, which is gone",
+    )

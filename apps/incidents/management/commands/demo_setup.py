@@ -16,7 +16,7 @@ from django.db import transaction
 
 from apps.access import services
 from apps.access.models import Cluster, Role, Tenant, User
-from apps.incidents.services.retiring import retire_cluster
+from apps.incidents.services.retiring import hand_settings_over, retire_cluster
 from recovery.decide import Mode
 from recovery.errors import InvalidTransition
 
@@ -53,23 +53,17 @@ class Command(BaseCommand):
         tenant, _ = Tenant.objects.get_or_create(slug=TENANT[0], defaults={"name": TENANT[1]})
         try:
             with transaction.atomic():
-                row = _register(cluster, system_uid)
-                services.map_namespace(
-                    cluster_id=row.pk, pattern="*", tenant_id=tenant.pk, actor_kind="demo", actor="demo"
-                )
-                services.set_cluster_mode(
-                    cluster_id=row.pk,
-                    mode=Mode.AUTO,
-                    actor_kind="demo",
-                    actor="demo",
-                    reason="the demo arms its own simulated cluster",
-                )
+                row = _register(cluster, system_uid, tenant)
         except InvalidTransition as error:
             raise CommandError(str(error)) from error
         word = password or os.environ.get("INCIDENTDESK_DEMO_PASSWORD") or _kept_password()
         for name, full_name in PEOPLE:
             _person(name, full_name, word)
             self.stdout.write(f"  {name} / {word}   (operator and approver)")
+        if row.mode != Mode.AUTO:
+            self.stdout.write(
+                f"  The cluster is in mode {row.mode}, as it was set before; ./desk manage set_cluster_mode changes it."
+            )
 
 
 def _simulated_uid(endpoint: Path) -> str:
@@ -94,30 +88,45 @@ def _get(url: str, token: str) -> Any:
         return json.load(answer)
 
 
-def _register(slug: str, system_uid: str) -> Cluster:
-    """The row of this very cluster. A simulated one that had the slug before is gone: each start is a new one.
+def _register(slug: str, system_uid: str, tenant: Tenant) -> Cluster:
+    """The row of this very cluster, armed, with its namespaces given to the tenant.
 
-    Raises InvalidTransition when the slug is a real cluster's.
+    A simulated one that had the slug before is gone: each start is a new one. What people had set for it holds for
+    the new one too. Raises InvalidTransition when the slug, or the cluster, is a real one's.
     """
-    known = Cluster.objects.filter(slug=slug).first()
-    if known is not None and known.system_uid != system_uid:
-        if not known.is_simulated:
-            raise InvalidTransition(
-                f"The slug {slug} is of a cluster that is not simulated; give the demo another by --cluster."
-            )
-        retire_cluster(
-            cluster_id=known.pk,
+    before = Cluster.objects.filter(slug=slug).exclude(system_uid=system_uid).first()
+    known = Cluster.objects.filter(system_uid=system_uid).first()
+    if any(row is not None and not row.is_simulated for row in (before, known)):
+        raise InvalidTransition(
+            f"The slug {slug} is of a cluster that is not simulated; give the demo another by --cluster."
+        )
+    if before is not None:
+        before = retire_cluster(
+            cluster_id=before.pk,
             actor_kind="demo",
             actor="demo",
             reason="the simulated cluster was started anew",
         )
-        known = None
-    if known is None:
-        known, _ = Cluster.objects.get_or_create(
-            system_uid=system_uid,
-            defaults={"slug": slug, "name": "Simulated cluster", "is_simulated": True, "mode": Mode.OBSERVE},
+    if known is not None:
+        return known
+    row = Cluster.objects.create(
+        system_uid=system_uid, slug=slug, name="Simulated cluster", is_simulated=True, mode=Mode.OBSERVE
+    )
+    if before is not None:
+        hand_settings_over(retired=before, successor=row, actor_kind="demo", actor="demo")
+    else:
+        services.map_namespace(
+            cluster_id=row.pk, pattern="*", tenant_id=tenant.pk, actor_kind="demo", actor="demo"
         )
-    return known
+        services.set_cluster_mode(
+            cluster_id=row.pk,
+            mode=Mode.AUTO,
+            actor_kind="demo",
+            actor="demo",
+            reason="the demo arms its own simulated cluster",
+        )
+    row.refresh_from_db(fields=["mode"])
+    return row
 
 
 def _person(name: str, full_name: str, password: str) -> None:
