@@ -234,6 +234,7 @@ GUARD_LABELS = {
 }
 KUBECONFIG = env.text("INCIDENTDESK_KUBECONFIG")
 SIM_ENDPOINT = env.text("INCIDENTDESK_SIM_ENDPOINT")
+METRICS_ARE_OPEN = bool(SIM_ENDPOINT)  # on loopback, without a token: the demo's are nobody's secret
 PUBLIC_URL = env.text("INCIDENTDESK_PUBLIC_URL")
 LOG_LINK_TEMPLATE = env.text("INCIDENTDESK_LOG_LINK")
 GPU_PRICES = env.text("INCIDENTDESK_GPU_PRICES")  # JSON by GPU type; none given, no money is shown

@@ -233,18 +233,18 @@ def test_ready_once_the_database_has_every_migration(web: Web) -> None:
     assert row
 
 
-def test_metrics_are_for_this_machine_and_for_tokens(web: Web) -> None:
+def test_metrics_need_a_token_also_on_this_machine(web: Web) -> None:
     make_job()
-    text = web.request("GET", "/metrics").text
-    assert 'incidentdesk_jobs{phase="Pending",protected="true"} 1.0' in text
-    assert "incidentdesk_undecided_signals 0.0" in text
-    assert web.request("GET", "/metrics", **{"X-Forwarded-For": "10.0.0.1"}).status == 401
+    assert web.request("GET", "/metrics").status == 401
     for scope, status in (("metrics:read", 200), ("jobs:read", 401)):
         _, plain = services.create_token(
             tenant_id=make_tenant().pk, name="p", scopes=[scope], actor_kind="command", actor="t"
         )
-        answer = web.request("GET", "/metrics", None, plain, **{"X-Forwarded-For": "10.0.0.1"})
+        answer = web.request("GET", "/metrics", None, plain)
         assert answer.status == status
+        if status == 200:
+            assert 'incidentdesk_jobs{phase="Pending",protected="true"} 1.0' in answer.text
+            assert "incidentdesk_undecided_signals 0.0" in answer.text
 
 
 def test_web_process_ends_in_time_while_polls_and_streams_are_held(
