@@ -65,6 +65,9 @@ EVENT_KINDS: Mapping[str, str] = {
     "acknowledged": "a person looks after it",
 }
 
+#: The stage in which nothing goes on before a person has spoken.
+WAITED_FOR_PERSON = "waited for a person"
+
 #: Stages in the order in which a recovery passes them. A moment that two stages could claim belongs to the
 #: one that the others wait for: see _CLAIMS.
 STAGES = (
@@ -73,6 +76,7 @@ STAGES = (
     "stop",
     "reschedule",
     "boot check",
+    WAITED_FOR_PERSON,
     "wait",
     "start",
     "rebuild",
@@ -89,6 +93,7 @@ _CLAIMS = (
     "rebuild",
     "first step",
     "start",
+    WAITED_FOR_PERSON,
     "wait",
     "decide",
 )
@@ -328,6 +333,7 @@ def _spans(events: Sequence[Event], failure: Event, end: datetime) -> dict[str, 
     spans["detect"].append((failure.at, received))
     spans["decide"].append((received, _first(events, _DECISION, received)))
     spans["reschedule"] += _reschedules(events, end)
+    spans[WAITED_FOR_PERSON] += _person_waits(events, end)
     for n, event in enumerate(events):
         later = events[n + 1 :]
         if event.kind == "order_written":
@@ -337,12 +343,8 @@ def _spans(events: Sequence[Event], failure: Event, end: datetime) -> dict[str, 
                 later, {"action_sent", "action_superseded", "action_cancelled", "action_failed"}, end
             )
             spans["wait"].append((event.at, over))
-            # What a person had to say first is no deciding of ours.
-            before = [each.at for each in events[:n] if each.kind in {"worker_stopped", "restart_asked"}]
+            before = [each.at for each in events[:n] if each.kind == "worker_stopped"]
             spans["decide"].append((max(before, default=event.at), event.at))
-        elif event.kind == "restart_asked":
-            asked = [each.at for each in events[:n] if each.data.get("state") == "needs_person"]
-            spans["wait"].append((max(asked, default=event.at), event.at))
         elif event.kind in {"restored", "rebuilt"}:
             name = "restore" if event.kind == "restored" else "rebuild"
             seconds = _number(event.data.get("seconds"))
@@ -387,6 +389,23 @@ def _reschedules(events: Sequence[Event], end: datetime) -> list[Span]:
             spans.append((gone.pop(event.worker), event.at))
     spans.extend((since, end) for since in gone.values())
     return spans
+
+
+def _person_waits(events: Sequence[Event], end: datetime) -> list[Span]:
+    """While the incident asked a person, or a remedy waited for somebody's word, until its state went on."""
+    spans: list[Span] = []
+    since: datetime | None = None
+    for event in events:
+        if event.kind not in {"state_changed", "incident_resolved"}:
+            continue
+        told = event.data
+        waits = told.get("state") == "needs_person" or told.get("waiting_for") == "approval"
+        if waits and since is None:
+            since = event.at
+        elif not waits and since is not None:
+            spans.append((since, event.at))
+            since = None
+    return spans if since is None else [*spans, (since, end)]
 
 
 def _attribute(spans: Mapping[str, list[Span]], begin: datetime, end: datetime) -> dict[str, timedelta]:

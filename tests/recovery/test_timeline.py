@@ -7,9 +7,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recovery.figures import Basis, estimated, measured
+from recovery.lifecycle import IncidentState, WaitingFor
 from recovery.prices import GpuPrice
-from recovery.signals import SignalKind
-from recovery.timeline import EVENT_KINDS, STAGES, Event, cost, from_entries, recoveries, render, stages
+from recovery.records import Mode
+from recovery.signals import SignalKind, Source
+from recovery.timeline import (
+    EVENT_KINDS,
+    STAGES,
+    WAITED_FOR_PERSON,
+    Event,
+    cost,
+    from_entries,
+    recoveries,
+    render,
+    stages,
+)
 from tests.recovery.desk import START, started
 
 
@@ -154,6 +166,36 @@ def test_restart_in_place_is_split_by_what_the_decisions_wrote() -> None:
     assert found.untouched == ("worker 0", "worker 1", "worker 2")
     assert found.pids_before["worker 0"] == (20,)
     assert found.checks_seconds == 0.1
+
+
+def test_time_until_somebody_says_yes_is_a_person_s_and_not_the_desk_s() -> None:
+    desk = started(mode=Mode.APPROVE)
+    desk.kill(0)
+    desk.decide()
+    desk.stopped(0, 1, 2)
+    desk.decide()
+    assert desk.incident.waiting_for is WaitingFor.APPROVAL
+    (action,) = desk.state.actions
+    desk.now += timedelta(seconds=50)
+    entries = [entry for seen in desk.log for entry in seen.decision.timeline]
+    found = stages(from_entries(entries), until=desk.now)
+    assert found is not None
+    assert found.stage(WAITED_FOR_PERSON).seconds == 50, "while it goes on"
+    desk.signal(
+        SignalKind.PERSON_CANCEL, Source.PERSON, {"by": "mei", "action_uid": action.uid, "reason": "later"}
+    )
+    desk.decide()
+    assert desk.incident.state is IncidentState.NEEDS_PERSON
+    desk.now += timedelta(seconds=84)
+    desk.signal(SignalKind.PERSON_DO_NOW, Source.PERSON, {"by": "mei", "action": "restart_process"})
+    desk.decide()
+    desk.recover()
+    found = stages(from_entries(entry for seen in desk.log for entry in seen.decision.timeline))
+    assert found is not None
+    assert found.stage(WAITED_FOR_PERSON).seconds == 134
+    assert (
+        found.stage("decide").seconds + found.stage("wait").seconds + found.stage("unattributed").seconds < 2
+    )
 
 
 def test_two_failures_in_one_incident_are_two_recoveries() -> None:
