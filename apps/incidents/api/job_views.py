@@ -94,7 +94,10 @@ class JobStop(DeskView):
         examples=[examples.STOP],
     )
     def post(self, request: Request, job_id: int) -> Response:
-        """Ask for Stopped, now or at the safe point. The job is suspended, not deleted."""
+        """Ask for Stopped, now or at the safe point. The job is suspended, not deleted.
+
+        Whoever may change the Job in its cluster resumes it, by `suspend: false` in its spec: a new run begins.
+        """
         form = StopInput(data=request.data)
         form.is_valid(raise_exception=True)
         job = get_job(self.caller, job_id)

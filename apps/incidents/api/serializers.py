@@ -274,7 +274,9 @@ class StopInput(serializers.Serializer[Any]):
     """Why, and whether to wait for the next checkpoint."""
 
     reason = serializers.CharField(max_length=1000)
-    at_safe_point = serializers.BooleanField(default=False)
+    at_safe_point = serializers.BooleanField(
+        default=False, help_text="Stop after the next checkpoint, so that no step is lost, instead of now."
+    )
 
 
 class StopOutput(serializers.Serializer[Any]):
