@@ -133,7 +133,7 @@ def _mark(draft: Draft, signal: Signal) -> None:
     pids, seconds = signal.data.get("pids"), signal.data.get("seconds")
     words = {"started": "started its training process", "restored": f"restored step {step}",
              "rebuilt": "joined its peers", "first_step": f"did its first step, {step}",
-             "steady": "steps steadily"}  # fmt: skip
+             "steady": "did its first ten steps"}  # fmt: skip
     draft.note(
         kinds[mark], f"{wording.capitalized(key)} {words[mark]}", signal=signal, step=step,
         seconds=seconds if isinstance(seconds, int | float) else None,

@@ -84,6 +84,7 @@ def incident_page(
         "next": next_step(incident, open_actions, now),
         "actions": [_action_line(action, now) for action in actions],
         "running": next((action for action in open_actions if action.state == ActionState.RUNNING), None),
+        "without_a_person": not is_open and not selectors.had_a_person(incident, actions),
     }
     if tab == "attempts":
         return context | _attempts(incident)

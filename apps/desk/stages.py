@@ -54,7 +54,7 @@ def stage_bar(incident: Incident, events: Iterable[timeline.Event], now: datetim
     every = timeline.recoveries(events, until=incident.resolved_at or now)
     context: dict[str, Any] = {
         "stages": [],
-        "stage_missing": "No recovery has begun: nothing was stopped, so nothing is measured.",
+        "stage_missing": "No recovery has begun, so no time of one is measured.",
         "facts": _budget(incident),
         "recovery_count": len(every),
     }

@@ -140,7 +140,7 @@ RUNGS: Mapping[str, str] = {
     "L3": "isolate node",
 }
 RESOLUTIONS: Mapping[str, str] = {
-    "recovered": "training steady again",
+    "recovered": "training runs well again",  # it may have run all the while, slowly
     "job_ended": "the job ended",
     "false_alarm": "false alarm",
     "by_person": "resolved by a person",

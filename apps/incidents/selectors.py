@@ -47,6 +47,7 @@ from recovery.lifecycle import (
     ActionKind,
     ActionState,
     IncidentState,
+    Resolution,
     Severity,
     WaitingFor,
 )
@@ -426,6 +427,19 @@ def uses_of_decisions(subject: Subject, numbers: Iterable[int], limit: int = 500
 def causes_of(incident: Incident) -> list[Cause]:
     """Causes that joined, first one first."""
     return list(Cause.objects.filter(incident=incident).order_by("id"))
+
+
+def had_a_person(incident: Incident, actions: Iterable[Action]) -> bool:
+    """Whether somebody was asked about the incident, or did something that its timeline tells of.
+
+    Args:
+        actions: Those of the incident.
+    """
+    if incident.acknowledger or incident.resolution == Resolution.BY_PERSON:
+        return True
+    if any(action.kind == ActionKind.ASK_PERSON for action in actions):
+        return True
+    return TimelineEvent.objects.filter(incident=incident, actor_kind="person").exists()
 
 
 def notices_of(incident: Incident) -> list[Notice]:

@@ -81,7 +81,7 @@ def test_incident_page_follows_to_the_end(reader: Reader, site: Site, incident: 
     expect(reader.page.locator("main .head")).to_contain_text("watching")
     change(site, incident, state="resolved", resolution="recovered", resolved_at=database_now_of(site))
     expect(reader.page.locator("main .head")).to_contain_text("resolved")
-    expect(reader.page.locator("main .head")).to_contain_text("training steady again")
+    expect(reader.page.locator("main .head")).to_contain_text("training runs well again")
     expect(reader.page).to_have_title(f"resolved: {incident.title} · INC-{incident.pk}")
     assert is_untouched(reader)
 

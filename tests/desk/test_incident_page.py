@@ -29,7 +29,7 @@ def test_page_says_why_and_what_was_refused(operator: Client) -> None:
         "restart container quick checks are clean; restarting the process is cheaper",
         "hold node nothing speaks against the node",
         "L1, restart process",
-        "training steady again after 1 min 35 s",
+        "training runs well again after 1 min 35 s",
         "handled without a person",
     ):
         assert said in text
@@ -440,3 +440,32 @@ def test_prices_that_cannot_be_read_leave_the_page_standing_and_say_so(
     answer = operator.get(f"/incidents/{incident_of('llm-70b-pretrain').pk}/")
     assert answer.status_code == 200
     assert "INCIDENTDESK_GPU_PRICES cannot be read" in text_of(answer)
+
+
+def resolved_without_words(**changes: object) -> Incident:
+    """A closed incident that nobody took."""
+    incident = incident_of("llm-70b-pretrain")
+    Incident.objects.filter(pk=incident.pk).update(acknowledged_by=None, **changes)
+    return incident
+
+
+def test_page_does_not_say_that_nobody_was_needed_where_somebody_acted_or_was_asked(operator: Client) -> None:
+    incident = resolved_without_words()
+    address = f"/incidents/{incident.pk}/"
+    assert "handled without a person" in text_of(operator.get(address))
+    line = TimelineEvent.objects.filter(incident=incident).order_by("-n")[0]
+    TimelineEvent.objects.filter(pk=line.pk).update(actor_kind="person", actor="mei")
+    assert "handled without a person" not in text_of(operator.get(address))
+    assert "taken by nobody" in text_of(operator.get(address))
+    TimelineEvent.objects.filter(pk=line.pk).update(actor_kind="policy")
+    Action.objects.filter(incident=incident).update(kind="ask_person")
+    assert "handled without a person" not in text_of(operator.get(address))
+
+
+def test_stop_is_not_told_as_if_nothing_had_been_stopped_or_would_be_judged_yet(operator: Client) -> None:
+    incident = resolved_without_words(verdict={}, resolution="job_ended")
+    TimelineEvent.objects.filter(incident=incident, kind="failure_seen").delete()
+    text = text_of(operator.get(f"/incidents/{incident.pk}/"))
+    assert "No recovery has begun, so no time of one is measured." in text
+    assert "None: nothing was judged." in text
+    assert "Not judged yet" not in text
