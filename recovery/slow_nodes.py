@@ -348,8 +348,8 @@ def _advise(draft: Draft, one: Compared) -> None:
     room = _room(draft, one)
     if room.is_missing:
         advice = (
-            f"{_first_up(room.words)}: keep {'it' if one.workers == 1 else 'them'} there until there is, because an "
-            "eviction before would stop the whole job"
+            f"{_first_up(room.words)}: keep {'it' if one.workers == 1 else 'them'} there until that changes: "
+            "evicted before, the whole job would stand still"
         )
     else:
         when = "now" if chosen == SlowOption.EVICT_NOW else "right after the next checkpoint"
@@ -358,17 +358,17 @@ def _advise(draft: Draft, one: Compared) -> None:
             first = f"Make sure first that {room.needed} is there: without one the job stands still until there is. "
         else:
             first = f"{_first_up(room.words)}. "
-        advice = f"{cheapest}{first}Evicting is not installed: {when} {_by_hand(draft, one)}"
+        advice = f"{cheapest}{first}Evicting is not installed: {_by_hand(draft, one, when)}"
     _hand_over(draft, one, f"{_costs(one)}{advice}")
 
 
-def _by_hand(draft: Draft, one: Compared) -> str:
+def _by_hand(draft: Draft, one: Compared, when: str) -> str:
     """What a person does in place of the desk. An eviction says that it is one, so it costs no retry."""
     name = draft.job_name.rpartition("/")[2]
     how = f" (kubectl drain {one.node} --pod-selector=job-name={name})" if one.node else ""
     if one.workers == 1:
-        return f"evict its pod{how}, do not delete it: a deleted pod counts as a failure"
-    return f"evict their pods{how}, do not delete them: a deleted pod counts as a failure"
+        return f"evict its pod {when}{how}, do not delete it: a deleted pod counts as a failure"
+    return f"evict their pods {when}{how}, do not delete them: a deleted pod counts as a failure"
 
 
 def _hand_over(draft: Draft, one: Compared, why: str) -> None:
@@ -386,7 +386,7 @@ def _costs(one: Compared) -> str:
     costs = "costs" if one.workers == 1 else "cost"
     return (
         f"{'It' if one.workers == 1 else 'They'} {costs} the job {share.value:.0%} of its time. "
-        if share
+        if share is not None
         else ""
     )
 

@@ -111,9 +111,10 @@ def test_metric_over_the_api_leads_to_a_decision_with_both_prices(by: str) -> No
     assert incident.verdict["culprit"] == "worker 1 on node-1"
     (asked,) = Action.objects.filter(incident=incident, kind="ask_person")
     assert "Make sure first that a node with 16 free GPUs is there" in asked.why
-    assert "evict its pod (kubectl drain node-1 --pod-selector=job-name=" in asked.why, (
-        "nodes are not known here"
-    )
+    assert (
+        "evict its pod right after the next checkpoint (kubectl drain node-1 --pod-selector=job-name="
+        in asked.why
+    ), "nodes are not known here"
     assert job.fresh().phase == "RunCommand"
     assert replays(job)
 

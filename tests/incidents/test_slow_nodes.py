@@ -89,7 +89,7 @@ def test_place_is_free_where_a_new_pod_may_go(spare: dict[str, Any], is_free: bo
         assert "A node with 8 free GPUs is there, as far as the desk sees" in asked(job)
         assert evict.refused_because == "remedy not installed"
     else:
-        assert "No other node has 8 free GPUs: keep it there until there is" in asked(job)
+        assert "No other node has 8 free GPUs: keep it there until that changes" in asked(job)
         assert evict.refused_because == "no other node has 8 free GPUs"
     count, differences = replay_all(decisions_of(subject=str(job.subject)))
     assert count > NEEDED

@@ -97,8 +97,8 @@ def test_confirmed_slow_node_is_wanted_marked_and_evicted_at_the_cheaper_moment_
     assert "no wait for it is in these prices" in evict.price["why"]
     assert wanted(decision)[ActionKind.ASK_PERSON].why == (
         "It costs the job 50% of its time. Cheapest: evict at the next safe point. Make sure first that a node with 8 "
-        "free GPUs is there: without one the job stands still until there is. Evicting is not installed: right after "
-        f"the next checkpoint evict its pod (kubectl drain {NODE} --pod-selector=job-name=llm), do not delete it: a "
+        "free GPUs is there: without one the job stands still until there is. Evicting is not installed: evict its pod "
+        f"right after the next checkpoint (kubectl drain {NODE} --pod-selector=job-name=llm), do not delete it: a "
         "deleted pod counts as a failure"
     )
 
@@ -124,14 +124,14 @@ def test_nobody_is_told_to_evict_while_no_other_node_has_room() -> None:
         "evict at the next safe point": "no other node has 8 free GPUs",
     }
     assert ask.why == (
-        "It costs the job 50% of its time. No other node has 8 free GPUs: keep it there until there is, because an "
-        "eviction before would stop the whole job"
+        "It costs the job 50% of its time. No other node has 8 free GPUs: keep it there until that changes: evicted "
+        "before, the whole job would stand still"
     )
     see_places(desk, 2, gpu_r01_02=1)
     decision = slow_times(desk, 1)
     assert wanted(decision)[ActionKind.EVICT_WORKER].price["chosen"] == "evict now"
     assert "A node with 8 free GPUs is there" in wanted(decision)[ActionKind.ASK_PERSON].why
-    assert "now evict its pod" in wanted(decision)[ActionKind.ASK_PERSON].why
+    assert "evict its pod now (" in wanted(decision)[ActionKind.ASK_PERSON].why
     assert "no wait for it" not in wanted(decision)[ActionKind.EVICT_WORKER].why
     assert [action.kind for action in desk.state.actions] == [ActionKind.ASK_PERSON], (
         "the old question is over"
@@ -175,10 +175,11 @@ def test_number_of_a_node_is_about_every_worker_there() -> None:
     )
     see_places(desk, 2)
     why = wanted(slow_times(desk, 1))[ActionKind.ASK_PERSON].why
-    assert (
-        "evict their pods (kubectl drain gpu-r01-02 --pod-selector=job-name=llm), do not delete them" in why
-    )
-    assert from_stored(to_stored(from_stored(desk.incident.verdict["slow"]))).compared[0].workers == 2
+    assert f"evict their pods right after the next checkpoint (kubectl drain {NODE} --pod-selector" in why
+    assert "do not delete them" in why
+    kept = from_stored(desk.incident.verdict["slow"])
+    assert kept is not None
+    assert kept.compared[0].workers == 2
 
 
 @pytest.mark.parametrize(
