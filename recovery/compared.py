@@ -276,6 +276,11 @@ class Compared:
     one_name: bool = False
 
 
+def names_host(clause: str) -> bool:
+    """Whether a clause names a host, such as "on gpu-88"."""
+    return bool(_names(clause))
+
+
 def without_denials(clause: str) -> str:
     """A clause without what it says did not happen, such as "without error"."""
     return _NO_FAILURE.sub(" ", clause)

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from recovery import compared, tried
+from recovery import compared, counted, tried
 
 MAX_SENTENCE = 1000
 
@@ -70,6 +70,12 @@ class History:
     only_large: bool = False
     size_new: bool = False
     at_boundary: bool = False
+    owners: bool = False
+    ratio_here: bool = False
+    container_alone: bool = False
+    no_update: bool = False
+    never_worked: bool = False
+    group_for_long: bool = False
     places: tuple[int, ...] = ()  # numbers that are told as places where an attempt ended
 
     @property
@@ -396,6 +402,7 @@ _OF_COMPARED = tuple(
     field.name for field in fields(compared.Compared) if field.name in _FIELDS - {"other_nodes"}
 )
 _OF_TRIED = tuple(field.name for field in fields(tried.Tried) if field.name in _FIELDS)
+_OF_COUNTED = tuple(field.name for field in fields(counted.Counted) if field.name in _FIELDS)
 
 
 def read_recurrence(sentence: str) -> History:
@@ -444,6 +451,8 @@ def read_recurrence(sentence: str) -> History:
         claims["same_node"] = True  # again and again, and not there: so here
     attempts = tried.read(text, clauses)
     count = _of_attempts(attempts, claims, count)
+    numbers = counted.read(text, clauses)
+    count = _of_numbers(numbers, claims, count)
     several = claims["other_nodes"] or claims["all_nodes"]
     told = compared.read(text, clauses, on_several=of_people or (several and not claims["only_here"]))
     if claims["first_time"] and not claims["every"] and count < 2:
@@ -455,6 +464,9 @@ def read_recurrence(sentence: str) -> History:
         claims["same_node"] = claims["fine_elsewhere"] = True
     claims["other_nodes"] |= told.other_nodes and not told.node_differs
     found = {name: getattr(told, name) for name in _OF_COMPARED}
+    found |= {name: getattr(numbers, name) for name in _OF_COUNTED}
+    if numbers.ratio_here or numbers.owners:
+        found |= {"any_image": False, "node_differs": found["node_differs"] or numbers.ratio_here}
     if attempts.pair_node:
         found |= {"node_differs": False, "any_image": False}
     if attempts.new_nodes:
@@ -486,6 +498,26 @@ def _of_attempts(attempts: tried.Tried, claims: dict[str, bool], count: int) -> 
         claims["same_node"] = claims["only_here"] = False
     if attempts.setting_differs:
         claims["option"], claims["passed"] = True, False
+    return count
+
+
+def _of_numbers(numbers: counted.Counted, claims: dict[str, bool], count: int) -> int:
+    """Let owners and tries that are counted overrule single clauses; gives how often it was seen."""
+    if numbers.ratio_here or numbers.owners:
+        for name in ("other_nodes", "all_nodes", "everybody", "only_ours", "random", "passed"):
+            claims[name] = False
+        claims["same_node"] = True
+        claims["fine_elsewhere"] |= numbers.ratio_here
+        claims["other_jobs"] |= numbers.owners
+        return max(count, 2)
+    if numbers.ratio_alike:
+        claims["same_node"] = claims["only_here"] = claims["fine_elsewhere"] = claims["other_jobs"] = False
+        claims["other_nodes"] = claims["random"] = True
+    if numbers.container_alone:
+        claims["same_node"] = claims["only_here"] = claims["fine_elsewhere"] = False
+        claims["only_ours"] = claims["others_pass"] = claims["other_nodes"] = True
+    if numbers.device_kinds and not (claims["only_here"] or claims["same_node"]):
+        claims["other_nodes"] = True
     return count
 
 

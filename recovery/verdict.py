@@ -39,6 +39,11 @@ _GOES_ON = frozenset(
 )
 _CONTRADICTED = 0.15
 _OF_SET_UP = frozenset({"bad_config", "container_env"})
+_SHARED = frozenset({"shared_storage", "shared_network", "container_env", "image_registry"})
+#: What a platform does to pod after pod on all of its nodes.
+_OF_PLATFORM = frozenset({"disk_full", "container_env", "image_registry", "shared_storage"})
+#: A rule that explains the errors of a device in the process by what the program did before.
+_EXPLAINS_DEVICE = "explains-device"
 _CHECK_OF_LINK: Mapping[str, str] = {"gpu_fabric": "check.gpu", "rdma_nic": "check.rdma"}
 #: The node has gone, or computes or stores wrongly.
 _FINAL = frozenset({"gpu_mem_uncorrectable", "node_lost"})
@@ -135,8 +140,9 @@ def judge(evidence: Evidence, history: History, rules: RuleSet) -> Verdict:
     among = _of_culprit(hits, culprit, ranks) or hits
     among = _of_this_attempt(_without_soft(among, facts), evidence)
     best = max(among, key=lambda hit: hit.rank_key)
-    best = _climbed(_measured(_refined(_spared(best, among), hits), hits, facts), facts)
-    best = _mended_by(best, facts)
+    best = _explained(_spared(best, among), among)
+    best = _climbed(_measured(_refined(best, hits), hits, facts), facts)
+    best = _lasting(_mended_by(best, facts), facts)
     return _verdict(best, hits, facts, seen, culprit, rules)
 
 
@@ -248,6 +254,39 @@ def _mended_by(best: Hit, facts: Mapping[str, FactValue]) -> Hit:
             blame=Blame.JOB,
             reason=f"{best.reason}; others do not meet it: it is the job's own to mend",
         )
+    return best
+
+
+def _explained(best: Hit, hits: list[Hit]) -> Hit:
+    """What the program did wrong before outranks the device errors that followed from it in its process."""
+    if best.category not in {"gpu_app_fault", "transient_unknown", "unknown"} or best.blame is Blame.NODE:
+        return best
+    causes = [hit for hit in hits if _EXPLAINS_DEVICE in hit.rule.tags]
+    return max(causes, key=lambda hit: hit.rank_key, default=best)
+
+
+def _lasting(best: Hit, facts: Mapping[str, FactValue]) -> Hit:
+    """What never worked for anybody, or meets replacement after replacement for hours, no wait and no new pod mends."""
+    waits = {Remedy.BACKOFF_SHARED, Remedy.RESTART_CONTAINER, Remedy.RESTART_PROCESS}
+    if facts.get("past.first_time") or facts.get("past.only_ours") or facts.get("seen.outage-words"):
+        return best
+    if facts.get("past.never_worked") and best.category in _SHARED and best.remedy in waits:
+        return replace(
+            best,
+            remedy=Remedy.NEEDS_OPERATOR,
+            blame=Blame.SHARED,
+            reason=f"{best.reason}; it never worked since it was made: a set-up to mend, no outage to wait for",
+        )
+    alone = facts.get("past.same_node") or facts.get("past.only_here") or facts.get("nodes.one")
+    if facts.get("past.group_for_long") and not alone and best.category in _OF_PLATFORM:
+        given_up = best.remedy in {Remedy.FAIL_FAST, Remedy.ISOLATE_NODE} and best.category == "disk_full"
+        if best.remedy in waits or given_up:
+            return replace(
+                best,
+                remedy=Remedy.NEEDS_OPERATOR,
+                blame=Blame.SHARED,
+                reason=f"{best.reason}; replacements meet it on all nodes of the group, for hours: the platform",
+            )
     return best
 
 

@@ -41,7 +41,7 @@ def class_table() -> str:
     """Evidence classes, strongest first."""
     words = {
         EvidenceClass.CHECK: "a failed check of the machine, or of nodes in pairs",
-        EvidenceClass.COMPARED: "machines or releases compared: it fails on this one, and its like do the same without it",
+        EvidenceClass.COMPARED: "machines or releases compared: it fails here, and its like do the same without it",
         EvidenceClass.DEVICE: "kernel and device errors: Xid, SXid, ECC, row remap, RAS, PCIe, links, memory kills",
         EvidenceClass.NODE: "node conditions and what comes from outside the node",
         EvidenceClass.END: "how the container ended, in the words of kubelet, scheduler or registry",
