@@ -66,7 +66,7 @@ def test_report_sent_twice_is_recorded_once(training: PlayedJob) -> None:
 
 def test_key_used_again_with_another_body_is_a_conflict(training: PlayedJob) -> None:
     training.record(SignalKind.LOG, Source.HOOK, "key-1", {"lines": ["a"]})
-    with pytest.raises(Conflict, match="key-1"):
+    with pytest.raises(Conflict, match="told before with other contents; the first stays"):
         training.record(SignalKind.LOG, Source.HOOK, "key-1", {"lines": ["b"]})
     assert Signal.objects.get(source_key="key-1").body == {"lines": ["a"]}
 
