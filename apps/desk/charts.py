@@ -14,7 +14,8 @@ from apps.nodes.models import Machine
 from apps.nodes.selectors import NodeState, RackCount
 
 NARROWEST_PERCENT = 0.7  # a stage of a few milliseconds must still be seen
-LABEL_PERCENT = 7.0  # below that a label would be cut
+# A label is drawn where it fits whole: its letters and margins in pixels, in the narrowest bar that has labels.
+LETTER_PIXELS, LABEL_MARGIN_PIXELS, NARROWEST_BAR_PIXELS = 7.2, 18, 520
 NODES_DRAWN_SINGLY = 240  # above it racks are drawn from counts, whatever the size
 WORKERS_AS_CARDS = 48
 
@@ -42,9 +43,14 @@ def segments(parts: Sequence[tuple[str, str, float]]) -> list[Segment]:
     laid, x = [], 0.0
     for (name, css, seconds), unscaled in zip(parts, widths, strict=True):
         width = unscaled * scale
-        laid.append(Segment(name, css, seconds, round(x, 3), round(width, 3), width >= LABEL_PERCENT))
+        laid.append(Segment(name, css, seconds, round(x, 3), round(width, 3), _label_fits(name, width)))
         x += width
     return laid
+
+
+def _label_fits(name: str, width_percent: float) -> bool:
+    needed = LABEL_MARGIN_PIXELS + LETTER_PIXELS * len(name)
+    return width_percent / 100 * NARROWEST_BAR_PIXELS >= needed
 
 
 def percent(part: float, whole: float) -> float:

@@ -107,6 +107,12 @@ class ReasonForm(forms.Form):
     )
 
 
+class StopForm(ReasonForm):
+    """Why a job is stopped, and whether at once or after its next checkpoint."""
+
+    at_safe_point = forms.BooleanField(required=False)
+
+
 class NoteForm(forms.Form):
     """What somebody adds to what they do, if anything."""
 

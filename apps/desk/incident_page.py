@@ -12,13 +12,14 @@ from django.conf import settings
 
 from apps.access.models import AuditEntry
 from apps.desk.next_step import next_step
+from apps.desk.silence import silences
 from apps.desk.stages import concerned_nodes, stage_bar
-from apps.desk.words import ACTOR_WORDS
+from apps.desk.words import ACTOR_WORDS, Mark, mark_for
 from apps.incidents import selectors
 from apps.incidents.models import Action, Incident, TimelineEvent
 from apps.jobs import selectors as jobs
 from apps.jobs.models import Job
-from recovery.lifecycle import OPEN_INCIDENT_STATES, ActionState, IncidentState
+from recovery.lifecycle import OPEN_INCIDENT_STATES, ActionKind, ActionState, IncidentState
 
 TABS = ("overview", "attempts", "audit")
 SHOWS = ("all", "actions", "evidence", "people")
@@ -46,8 +47,10 @@ class ActionLine:
     """An action and what a person can do about it."""
 
     action: Action
+    mark: Mark
     can_cancel: bool
     can_do_now: bool
+    needs_yes: bool  # it begins when a person says so, and not by time
     waits_until: datetime | None
     price_until: datetime | None = None  # the choice that was made by price is made anew then
 
@@ -65,31 +68,48 @@ def incident_page(
     show: str,
     before: int | None,
     now: datetime,
+    with_idle: bool = False,
 ) -> dict[str, Any]:
-    """Context of ``incidents/incident_detail.html``. An unknown tab or filter is the first of its kind."""
+    """Context of ``incidents/incident_detail.html``. An unknown tab or filter is the first of its kind.
+
+    ``with_idle``: the audit lists the decisions that changed nothing too.
+    """
     tab = tab if tab in TABS else TABS[0]
     show = show if show in SHOWS else SHOWS[0]
     actions = selectors.actions_of(incident)
     open_actions = [action for action in reversed(actions) if action.state in selectors.OPEN_ACTION_WORDS]
     needs_person = incident.state == IncidentState.NEEDS_PERSON
     notices = selectors.notices_of(incident) if needs_person or tab == "overview" else []
+    is_open = incident.state in OPEN_INCIDENT_STATES
+    question = selectors.question_of(incident, notices)
+    silent = (
+        silences(jobs.silent_jobs(None, job_id=incident.job_id))
+        if is_open and incident.job is not None
+        else []
+    )
+    lines = [_action_line(action, now) for action in actions]
     context: dict[str, Any] = {
         "incident": incident,
-        "asked": next((notice.text for notice in notices if notice.action is not None), "")
-        if needs_person
-        else "",
         "tab": tab,
         "show": show,
-        "is_open": incident.state in OPEN_INCIDENT_STATES,
-        "next": next_step(incident, open_actions, now),
-        "actions": [_action_line(action, now) for action in actions],
+        "is_open": is_open,
+        "silences": silent,
+        "next": next_step(
+            incident,
+            open_actions,
+            now,
+            asked=question.text if question is not None else "",
+            silent=silent[0].who if silent else "",
+        ),
+        "needed": next((line for line in lines if line.needs_yes), None) if is_open else None,
+        "actions": lines,
         "running": next((action for action in open_actions if action.state == ActionState.RUNNING), None),
         "without_a_person": not is_open and not selectors.had_a_person(incident, actions),
     }
     if tab == "attempts":
         return context | _attempts(incident)
     if tab == "audit":
-        return context | _audit(incident, before)
+        return context | _audit(incident, actions, before, with_idle=with_idle)
     events, has_older = selectors.timeline_of(incident, before=before)
     return context | {
         "lines": timeline_lines([event for event in events if _is_shown(event, show)]),
@@ -100,7 +120,7 @@ def incident_page(
         "verdict": verdict_lines(incident.verdict),
         "decision": selectors.last_decision(incident),
         "causes": selectors.causes_of(incident),
-        "notices": notices,
+        "notices": [notice for notice in notices if question is None or notice.text != question.text],
         "log_tails": selectors.log_tails_of(incident),
         "children": list(incident.children.only("id", "title", "state", "tenant_id")[:20]),
         "log_link": _log_link(incident),
@@ -209,10 +229,14 @@ def who(event: TimelineEvent) -> str:
 
 def _action_line(action: Action, now: datetime) -> ActionLine:
     waits = action.state in (ActionState.PLANNED, ActionState.READY)
-    needs_yes = action.state == ActionState.PLANNED  # it begins when a person says so, and not by time
+    needs_yes = action.state == ActionState.PLANNED
+    is_asked = action.kind == ActionKind.ASK_PERSON and action.state == ActionState.DONE
     in_future = not needs_yes and action.not_before_at is not None and action.not_before_at > now
     return ActionLine(
         action=action,
+        # A question is done when it was delivered, which is no answer to it.
+        mark=Mark("asked", "person", "held") if is_asked else mark_for("action", action.state),
+        needs_yes=needs_yes and not action.is_cancel_asked,
         can_cancel=(waits or action.state == ActionState.AWAITING_APPROVAL) and not action.is_cancel_asked,
         can_do_now=needs_yes or (waits and in_future),
         waits_until=action.not_before_at if waits and in_future else None,
@@ -300,12 +324,16 @@ def _attempts(incident: Incident) -> dict[str, Any]:
     }
 
 
-def _audit(incident: Incident, before: int | None) -> dict[str, Any]:
-    decisions = selectors.decisions_of(incident, before=before)
-    targets = [str(incident), *(f"{incident} {action}" for action in incident.actions.all()[:100])]
+def _audit(
+    incident: Incident, actions: Sequence[Action], before: int | None, *, with_idle: bool
+) -> dict[str, Any]:
+    decisions = selectors.decisions_of(incident, before=before, with_idle=with_idle)
+    targets = [str(incident), *(f"{incident} {action}" for action in actions)]
     entries = AuditEntry.objects.filter(target_kind__in=["incident", "action"], target__in=targets)
     return {
         "decisions": decisions,
+        "idle_count": selectors.idle_decisions(incident),
+        "with_idle": with_idle,
         "decisions_before": decisions[-1].n if len(decisions) == 50 else None,
         "uses": selectors.uses_of_decisions(incident.subject, [decision.n for decision in decisions]),
         "entries": list(entries.order_by("-id")[:100]),

@@ -9,12 +9,19 @@ from datetime import datetime
 from typing import Any
 
 from apps.desk import charts
+from apps.desk.next_step import CAPACITY_HINT
+from apps.desk.silence import Silence, silence
 from apps.desk.words import Mark, duration, mark_for, number
 from apps.incidents import selectors as incidents
 from apps.jobs import selectors
 from apps.jobs.models import Job, Worker
-from recovery.phases import TERMINAL_PHASES, Phase
+from recovery.phases import TERMINAL_PHASES, WAITING_FOR_CAPACITY, Phase
 
+#: Retries are a worker's, and aligned to the job's after each recovery (DOMAIN 3): alone they blame nobody.
+RETRIES_TITLE = (
+    "What counts against max retry. After a recovery every worker has the count of the job, "
+    "also one that never failed; who failed is told by its last failure."
+)
 EVENT_TABS = {
     "failures": "Failures used",
     "rescheduled": "Ended in a reschedule",
@@ -61,6 +68,9 @@ def job_page(
         "used_percent": charts.percent(counters.used, max(counters.limit, 1)),
         "incident": incidents.open_incidents_of_jobs([job.pk]).get(job.pk),
         "is_ended": job.phase in TERMINAL_PHASES,
+        "resume_command": resume_command(job),
+        "retries_title": RETRIES_TITLE,
+        "capacity_hint": CAPACITY_HINT if job.phase_reason.startswith(WAITING_FOR_CAPACITY) else "",
     }
     if tab == "events":
         return context | _events(job, show if show in EVENT_TABS else "failures")
@@ -70,6 +80,7 @@ def job_page(
     lines = worker_lines(selectors.worker_rows(job), job, began_at=began_at)
     return context | {
         **_workers(lines, as_table),
+        "silences": _silences(job, lines),
         "attempts": attempts,
         "attempts_older": older,
         "attempts_before": before,
@@ -124,6 +135,27 @@ def worker_lines(workers: Sequence[Worker], job: Job, *, began_at: datetime | No
     return lines
 
 
+def resume_command(job: Job) -> str:
+    """How to resume a stopped job whose object is there still; empty for any other."""
+    if job.phase != Phase.STOPPED or job.gone_at is not None or not job.owner_kind:
+        return ""
+    patch = '{"spec":{"suspend":false}}'
+    return f"kubectl -n {job.namespace} patch {job.owner_kind.lower()} {job.name} -p '{patch}'"
+
+
+def _silences(job: Job, lines: Sequence[WorkerLine]) -> list[Silence]:
+    """What is to be said of silent workers: one sentence, or none."""
+    lives = []
+    for line in lines:
+        life = line.worker.incarnation
+        if line.is_silent and life is not None:
+            life.worker = line.worker  # spares a query for its name
+            lives.append(life)
+    told = [line.step_at for line in lines if line.step_at is not None and not line.is_silent]
+    said = silence(job, lives, others_stepped_at=max(told, default=None))
+    return [] if said is None else [said]
+
+
 def _is_silent(worker: Worker, *, is_over: bool) -> bool:
     life = worker.incarnation
     return life is not None and life.is_silent and life.ended_at is None and not is_over
@@ -139,7 +171,7 @@ def _known_step(worker: Worker, since: datetime | None, *, is_over: bool) -> int
 
 def _worker_title(worker: Worker, mark: Mark, node: str, step: int | None, *, is_silent: bool) -> str:
     at = "step not known" if is_silent else f"step {number(step)}"
-    return f"{worker}: {mark.word}, {node or 'no node'}, {at}, {worker.retries} retries"
+    return f"{worker}: {mark.word}, {node or 'no node'}, {at}, counts {worker.retries}"
 
 
 def _worker_mark(worker: Worker, *, is_silent: bool, is_over: bool) -> Mark:

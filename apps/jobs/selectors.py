@@ -9,11 +9,11 @@ from datetime import datetime
 from typing import Any
 
 from django.db import connection
-from django.db.models import Count, F, OuterRef, Q, QuerySet, Subquery
+from django.db.models import Count, F, Max, OuterRef, Q, QuerySet, Subquery
 
 from apps.jobs.models import Attempt, Checkpoint, FailureCount, Incarnation, Job, Worker
 from recovery.errors import NotFound
-from recovery.phases import LIVE_PHASES, TERMINAL_PHASES
+from recovery.phases import LIVE_PHASES, TERMINAL_PHASES, WAITING_FOR_CAPACITY, Phase
 from recovery.rules import ends
 from recovery.signals import EndCause
 
@@ -348,11 +348,10 @@ def jobs_per_machine(machine_ids: Iterable[int], tenant_ids: Sequence[int] | Non
 
 @dataclass(frozen=True, slots=True)
 class AgentsHeard:
-    """Agents of live workers: how many there are, how many are silent, and when one was heard last."""
+    """Agents of live workers: how many there are, and how many are silent."""
 
     total: int
     silent: int
-    last_seen_at: datetime | None
 
     @property
     def heard(self) -> int:
@@ -361,14 +360,76 @@ class AgentsHeard:
 
 
 def agents_heard(tenant_ids: Sequence[int] | None, cluster_id: int | None = None) -> AgentsHeard:
-    """Count the agents that should be heard (enrolled, alive, job not gone) of these tenants, in one cluster or all."""
+    """Count the agents of these tenants that should be heard: enrolled, alive, of a live job; one cluster or all."""
+    found = _listened_to(tenant_ids, cluster_id).aggregate(
+        total=Count("id"), silent=Count("id", filter=Q(is_silent=True))
+    )
+    return AgentsHeard(total=found["total"], silent=found["silent"])
+
+
+def _listened_to(tenant_ids: Sequence[int] | None, cluster_id: int | None) -> QuerySet[Incarnation]:
+    """Lives whose agent should be heard."""
     alive = Incarnation.objects.filter(
-        ended_at__isnull=True, last_seen_at__isnull=False, worker__job__gone_at__isnull=True
+        ended_at__isnull=True,
+        last_seen_at__isnull=False,
+        worker__job__gone_at__isnull=True,
+        worker__job__phase__in=LIVE_WORDS,
     ).exclude(nonce="")
     if tenant_ids is not None:
         alive = alive.filter(tenant__in=tenant_ids)
-    if cluster_id is not None:
-        alive = alive.filter(worker__job__cluster=cluster_id)
-    found = alive.aggregate(total=Count("id"), silent=Count("id", filter=Q(is_silent=True)))
-    last = alive.order_by("-last_seen_at").values_list("last_seen_at", flat=True).first()
-    return AgentsHeard(total=found["total"], silent=found["silent"], last_seen_at=last)
+    return alive if cluster_id is None else alive.filter(worker__job__cluster=cluster_id)
+
+
+@dataclass(frozen=True, slots=True)
+class SilentJob:
+    """A live job and its silent lives, in order of worker.
+
+    ``others_stepped_at``: the newest step of its workers that are heard; None where none of them told one.
+    """
+
+    job: Job
+    lives: tuple[Incarnation, ...]
+    others_stepped_at: datetime | None
+
+
+def silent_jobs(
+    tenant_ids: Sequence[int] | None,
+    cluster_id: int | None = None,
+    *,
+    job_id: int | None = None,
+    limit: int = 200,
+) -> list[SilentJob]:
+    """Live jobs with agents that should be heard and are not, of these tenants; the newest job first.
+
+    At most ``limit`` lives are read.
+    """
+    stepped = (
+        Incarnation.objects.filter(
+            worker__job=OuterRef("worker__job"), ended_at__isnull=True, is_silent=False, step_at__isnull=False
+        )
+        .order_by()
+        .values("worker__job")
+        .values_list(Max("step_at"))
+    )
+    lives = _listened_to(tenant_ids, cluster_id).filter(is_silent=True)
+    if job_id is not None:
+        lives = lives.filter(worker__job=job_id)
+    found: dict[int, tuple[Job, list[Incarnation], datetime | None]] = {}
+    for life in (
+        lives.annotate(others_stepped_at=Subquery(stepped))
+        .select_related("worker", "worker__job")
+        .defer("worker__environment", "worker__checks", "worker__handled")
+        .order_by("-worker__job_id", "worker__role", "worker__index")[:limit]
+    ):
+        job = life.worker.job
+        found.setdefault(job.pk, (job, [], life.others_stepped_at))[1].append(life)
+    return [SilentJob(job, tuple(members), stepped_at) for job, members, stepped_at in found.values()]
+
+
+def waiting_for_capacity(jobs: QuerySet[Job]) -> QuerySet[Job]:
+    """Live jobs that cannot be placed; ``phase_reason`` says what is missing."""
+    return jobs.filter(
+        phase__in=[str(Phase.PENDING), str(Phase.RESTARTING)],
+        phase_reason__startswith=WAITING_FOR_CAPACITY,
+        gone_at__isnull=True,
+    )

@@ -20,7 +20,7 @@ function tick() {
   }
   for (const node of document.querySelectorAll("time[data-until]")) {
     const seconds = (Date.parse(node.dateTime) - now) / 1000;
-    write(node, seconds >= 1 ? `in ${coarse(seconds)}` : "now");
+    write(node, seconds >= 1 ? `in ${coarse(seconds)}` : node.dataset.until);
   }
 }
 

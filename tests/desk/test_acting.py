@@ -6,7 +6,7 @@ import pytest
 from django.test import Client
 
 from apps.access.models import AuditEntry
-from apps.incidents.models import Incident
+from apps.incidents.models import Incident, Signal
 from tests.desk.conftest import incident_of, job, text_of
 
 
@@ -170,3 +170,16 @@ def test_stop_is_asked_for_and_told(operator: Client) -> None:
     response = operator.post(f"/jobs/{running.pk}/stop/", {"reason": "wrong data"}, follow=True)
     assert "The stop is asked for" in text_of(response), text_of(response)[:600]
     assert AuditEntry.objects.get(verb="stop").target == "speech-train/asr-large"
+    assert Signal.objects.get(kind="quit").body["at_safe_point"] is False
+
+
+def test_stop_after_the_next_checkpoint_leaves_the_job_running_until_then(operator: Client) -> None:
+    running = job("asr-large")
+    assert "after its next checkpoint" in text_of(operator.get(f"/jobs/{running.pk}/"))
+    text = text_of(
+        operator.post(f"/jobs/{running.pk}/stop/", {"reason": "enough", "at_safe_point": "on"}, follow=True)
+    )
+    assert "it comes after the next checkpoint" in text, text[:600]
+    running.refresh_from_db()
+    assert running.phase == "RunCommand"
+    assert Signal.objects.get(kind="quit").body["at_safe_point"] is True

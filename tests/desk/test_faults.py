@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from django.test import Client
 from adapters.sim_faults import FaultRefused, SimulatorAway
 from apps.access.models import AuditEntry, Cluster
 from apps.desk import faults
+from apps.jobs.models import Job
 from tests.desk.conftest import job, text_of
 
 
@@ -70,6 +72,21 @@ def test_failure_is_told_as_it_is(
     response = operator.post(f"/jobs/{job('asr-large').pk}/break/", {"fault": "kill-process"}, follow=True)
     assert said in text_of(response)
     assert not AuditEntry.objects.filter(verb="inject_fault").exists()
+
+
+def test_buttons_stay_with_the_job_that_they_broke(operator: Client, asked: list[Any]) -> None:
+    """A second click must not hit another job because the first one worked."""
+
+    def offered() -> str:
+        return re.findall(r'action="(/jobs/\d+/break/)"', operator.get("/").content.decode())[0]
+
+    first = offered()
+    broken = Job.objects.get(pk=first.split("/")[2])
+    assert broken.phase == "RunCommand"
+    Job.objects.filter(pk=broken.pk).update(phase="Troubleshooting")
+    assert offered() == first
+    Job.objects.filter(pk=broken.pk).update(phase="Stopped")
+    assert offered() != first
 
 
 def test_real_cluster_is_never_broken(operator: Client, asked: list[Any]) -> None:

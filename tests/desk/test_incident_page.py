@@ -13,7 +13,7 @@ from pytest_django import Settings
 
 from apps.access.clock import database_now
 from apps.desk.incident_page import timeline_lines, who
-from apps.incidents.models import Action, Incident, TimelineEvent
+from apps.incidents.models import Action, Decision, Incident, TimelineEvent
 from apps.jobs.models import Incarnation, Job
 from apps.nodes.models import Machine
 from recovery.decision_prices import price_restart
@@ -83,7 +83,14 @@ def test_planned_action_has_its_button_and_no_time(operator: Client) -> None:
     Action.objects.filter(pk=action.pk).update(state="planned")
     Incident.objects.filter(pk=incident.pk).update(waiting_for="approval", waiting_until_at=None)
     html = operator.get(f"/incidents/{incident.pk}/").content.decode()
-    assert f'action="/actions/{action.pk}/now/"' in html
+    assert html.count(f'action="/actions/{action.pk}/now/"') == 1
+    head = html[html.index('<div class="head">') : html.index("<dialog")]
+    assert re.search(r'<button class="button button--main" [^>]*>Do it now</button>', head)
+    assert head.count("button--main") == 1, "one is the first choice"
+    assert f'data-open="cancel-{action.pk}"' in head
+    audit = operator.get(f"/incidents/{incident.pk}/?tab=audit&dialog=cancel-{action.pk}").content.decode()
+    assert re.search(rf'<dialog id="cancel-{action.pk}" [^>]*open>', audit)
+    assert f'action="/actions/{action.pk}/now/"' in audit
     assert "begins <b>" not in html
     assert "Next: <b>restart process: waits until a person says so</b>" in html
     page = text_of(operator.get("/"))
@@ -394,6 +401,59 @@ def test_what_a_person_is_asked_stands_at_the_top(operator: Client) -> None:
     for tab in ("", "?tab=audit"):
         text = text_of(operator.get(f"/incidents/{incident.pk}/{tab}"))
         assert text.index("Look at its data at that step") < text.index("Attempts")
+
+
+def test_after_a_cancel_the_page_and_the_lists_say_who_wanted_it_and_why(operator: Client) -> None:
+    incident = incident_of("vision-moe", state="waiting")
+    operator.post(f"/actions/{incident.actions.get().pk}/cancel/", {"reason": "the mount moves"}, follow=True)
+    said = "ancelled by mei.lin: the mount moves"
+    text = text_of(operator.get(f"/incidents/{incident.pk}/"))
+    assert text.index(said) < text.index("Attempts")
+    for address in ("/", "/incidents/"):
+        assert f"a person decides: c{said}" in text_of(operator.get(address))
+
+
+def test_newer_reason_stands_above_an_older_question(operator: Client) -> None:
+    incident = incident_of("bert-distil", state="needs_person")
+    TimelineEvent.objects.create(
+        tenant=incident.tenant, incident=incident, n=900, kind="state_changed", at=database_now(),
+        received_at=database_now(), text="Incident needs person: cancelled by a.khan: wait", actor_kind="person",
+        body={"state": "needs_person"},
+    )  # fmt: skip
+    text = text_of(operator.get(f"/incidents/{incident.pk}/?tab=audit"))
+    assert "Cancelled by a.khan: wait" in text
+    assert "Look at its data" not in text
+
+
+def test_question_that_was_delivered_is_not_called_done(operator: Client) -> None:
+    text = text_of(operator.get(f"/incidents/{incident_of('bert-distil').pk}/"))
+    assert "ask a person asked" in text
+    assert "ask a person done" not in text
+
+
+def test_why_and_actions_come_before_the_story(operator: Client) -> None:
+    html = operator.get(f"/incidents/{incident_of('llm-70b-pretrain').pk}/").content.decode()
+    order = [html.index(f'id="{part}"') for part in ("stages", "why", "actions", "timeline")]
+    assert order == sorted(order)
+
+
+def test_decisions_that_changed_nothing_are_counted_and_shown_on_demand(operator: Client) -> None:
+    incident = incident_of("llm-70b-pretrain")
+    pattern = Decision.objects.filter(incident=incident).order_by("n").first()
+    assert pattern is not None
+    for n in range(60):
+        pattern.pk, pattern.n, pattern.rule, pattern.reason = None, 5000 + n, "none", "nothing to do"
+        pattern._state.adding = True
+        pattern.save(force_insert=True)
+    address = f"/incidents/{incident.pk}/?tab=audit"
+    text = text_of(operator.get(address))
+    assert "nothing to do" not in text
+    assert "run-command/error" in text, "what matters is not pushed off the page"
+    assert "60 decisions changed nothing: not listed, with their signals list them too" in text
+    assert text.index("What people did") < text.index("Decisions")
+    shown = text_of(operator.get(f"{address}&decisions=all"))
+    assert shown.count("nothing to do") == 50
+    assert "leave them out" in shown
 
 
 def test_program_that_took_it_is_named(operator: Client) -> None:

@@ -101,16 +101,30 @@ def test_waiting_job_says_what_for(operator: Client) -> None:
     assert "waiting for capacity: 0/96 nodes have 8 free GPUs" in page(operator, "diffusion-xl")
 
 
+def test_stopped_job_says_how_it_is_resumed(operator: Client) -> None:
+    command = """kubectl -n nlp-train patch job bert-distil -p '{"spec":{"suspend":false}}'"""
+    assert command not in page(operator, "bert-distil")
+    Job.objects.filter(name="bert-distil").update(phase="Stopped", ended_at=database_now())
+    assert command in page(operator, "bert-distil")
+    Job.objects.filter(name="bert-distil").update(gone_at=database_now())
+    assert command not in page(operator, "bert-distil"), "an object that is gone cannot be resumed"
+
+
+def test_count_of_a_worker_that_never_failed_is_explained(operator: Client) -> None:
+    html = operator.get(f"/jobs/{job('llm-70b-pretrain').pk}/").content.decode()
+    assert re.search(r'title="[^"]*also one that never failed[^"]*">counts 2</span>', html)
+
+
 def test_workers_show_phase_retries_step_and_node(operator: Client) -> None:
     text = page(operator, "llm-70b-pretrain")
-    assert "worker 3 2 retries RunCommand step 3,541 gpu-r01-04" in text
+    assert "worker 3 counts 2 RunCommand step 3,541 gpu-r01-04" in text
     assert "6 RunCommand" in text
 
 
 def test_silent_and_slow_workers_stand_out(operator: Client) -> None:
     Incarnation.objects.filter(worker__job__name="clip-vit-h", worker__index=2).update(step=3500)
     text = page(operator, "clip-vit-h")
-    assert "worker 5 0 retries silent" in text
+    assert "worker 5 counts 0 silent" in text
     assert "41 behind" in text
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import re
+from datetime import timedelta
 from html import unescape
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from pytest_django import Settings
 from apps.access.clock import database_now
 from apps.access.models import Cluster
 from apps.incidents import rules
-from apps.incidents.models import Incident
+from apps.incidents.models import Incident, Signal
 from apps.incidents.selectors import OPEN_WORDS
 from apps.incidents.services.retiring import retire_cluster
 from apps.jobs.models import Incarnation, Job
@@ -53,7 +54,7 @@ QUERIES = {
     "job events": 14,
     "nodes": 12,
     "racks": 10,
-    "node": 12,
+    "node": 13,
     "search": 12,
     "preferences": 8,
 }
@@ -191,11 +192,134 @@ def test_cluster_that_is_gone_is_offered_no_more_and_still_read(operator: Client
 def test_job_that_stands_without_an_incident_is_not_called_fine(operator: Client) -> None:
     open_ones = Incident.objects.filter(state__in=OPEN_WORDS)
     open_ones.update(state="resolved", resolution="by_person", resolved_at=database_now())
+    Incarnation.objects.update(is_silent=False)
     assert "2 jobs stand still No incident is open, but training does not run" in text_of(operator.get("/"))
     Job.objects.filter(phase="Troubleshooting").update(phase="RunCommand")
     assert "1 job stands still" in text_of(operator.get("/"))
     Job.objects.filter(phase="Restarting").update(phase="RunCommand")
-    assert "Nothing is burning" in text_of(operator.get("/"))
+    waits = text_of(operator.get("/"))
+    assert waits.startswith(
+        "diffusion-xl waits for capacity diffusion-xl waits for capacity (0/96 nodes have 8"
+    )
+    assert "a person may have to free a node or uncordon one" in waits
+    Job.objects.filter(phase="Pending").update(phase_reason="queued")
+    assert text_of(operator.get("/")).startswith("Nothing is burning")
+
+
+def test_silent_agent_is_said_where_the_eye_falls_first(operator: Client) -> None:
+    """A green page over an agent that the desk cannot reach is a false one."""
+    Incident.objects.filter(state__in=OPEN_WORDS).update(
+        state="resolved", resolution="by_person", resolved_at=database_now()
+    )
+    Job.objects.filter(phase__in=["Restarting", "Troubleshooting"]).update(phase="RunCommand")
+    Job.objects.filter(phase="Pending").update(phase_reason="queued")
+    clip = job("clip-vit-h")
+    lives = Incarnation.objects.filter(worker__job=clip)
+    lives.update(step_at=database_now())
+    said = text_of(operator.get("/"))
+    assert said.startswith("Worker 5 of clip-vit-h is silent Silent since ")
+    goes_on = "training goes on as far as known, the others step; the desk cannot act on it until it is heard"
+    assert goes_on in said
+    assert goes_on in text_of(operator.get(f"/jobs/{clip.pk}/"))
+    assert "Nothing is burning" not in said
+    lives.filter(worker__index=3).update(is_silent=True)
+    assert "Worker 3 and worker 5 of clip-vit-h are silent" in text_of(operator.get("/"))
+    lives.exclude(worker__index__in=[3, 5]).update(step_at=None)
+    assert "whether training goes on is not known, no other worker has told a step" in text_of(
+        operator.get("/")
+    )
+    lives.update(is_silent=True)
+    assert "8 workers of clip-vit-h are silent" in text_of(operator.get("/"))
+    assert "no agent of the job is heard" in text_of(operator.get("/"))
+    Job.objects.filter(pk=clip.pk).update(phase="Stopped", ended_at=database_now())
+    assert "Nothing is burning" in text_of(operator.get("/")), "nobody misses agents of a job that is over"
+
+
+def test_open_incidents_are_not_called_looked_after_while_a_person_has_to_come(operator: Client) -> None:
+    Incident.objects.exclude(job__name="rlhf-ppo").update(
+        state="closed", resolution="by_person", resolved_at=database_now()
+    )
+    Incarnation.objects.update(is_silent=False)
+    rlhf = incident_of("rlhf-ppo")
+    rlhf.actions.all().delete()
+    opened = Incident.objects.filter(pk=rlhf.pk)
+    assert "The desk works on it; nobody is needed." in text_of(operator.get("/"))
+    Incarnation.objects.filter(worker__job=rlhf.job_id, worker__index=0).update(is_silent=True)
+    for address in ("/", f"/incidents/{rlhf.pk}/", f"/incidents/{rlhf.pk}/?tab=audit"):
+        said = text_of(operator.get(address))
+        assert "nobody is needed" not in said
+        assert "silent since" in said
+        assert "the desk cannot act on it" in said
+    opened.update(state="watching", state_since_at=database_now())
+    assert "waits until a silent worker is heard again" in text_of(operator.get("/"))
+    assert "waits until a silent worker is heard again" in text_of(operator.get("/incidents/"))
+    assert "Next: waits until worker 0 is heard again" in text_of(operator.get(f"/incidents/{rlhf.pk}/"))
+    Incarnation.objects.update(is_silent=False)
+    page = text_of(operator.get(f"/incidents/{rlhf.pk}/"))
+    assert re.search(r"steady after \d+ steps , at the earliest (in|now)", page)
+    opened.update(state_since_at=database_now() - timedelta(hours=1))
+    page = text_of(operator.get(f"/incidents/{rlhf.pk}/"))
+    assert re.search(r"Next: trains again, steady after \d+ steps Resolve", page), (
+        "of the steps no time is known"
+    )
+
+
+def test_waiting_for_capacity_says_what_is_missing_and_who_may_help(operator: Client) -> None:
+    Incident.objects.exclude(job__name="rlhf-ppo").update(
+        state="closed", resolution="by_person", resolved_at=database_now()
+    )
+    Incarnation.objects.update(is_silent=False)
+    rlhf = incident_of("rlhf-ppo")
+    rlhf.actions.all().delete()
+    Job.objects.filter(pk=rlhf.job_id).update(phase_reason="waiting for capacity: 0/4 nodes are available.")
+    Incident.objects.filter(pk=rlhf.pk).update(
+        state="waiting", waiting_for="capacity", waiting_until_at=database_now() + timedelta(seconds=52.5)
+    )
+    said = text_of(operator.get("/"))
+    assert "nobody is needed" not in said
+    assert f"{rlhf} waits for capacity: a person may have to free a node or uncordon one." in said
+    assert "waits for capacity, deadline in 52 s : 0/4 nodes are available; a person may have" in said
+    page = text_of(operator.get(f"/incidents/{rlhf.pk}/"))
+    assert "Next: waits for capacity , deadline in 52 s" in page
+    assert "0/4 nodes are available; a person may have to free a node or uncordon one" in page
+    assert "uncordon" in text_of(operator.get(f"/jobs/{rlhf.job_id}/"))
+    Incident.objects.filter(pk=rlhf.pk).update(waiting_until_at=database_now() - timedelta(seconds=1))
+    assert "deadline passed" in text_of(operator.get("/"))
+
+
+def test_alert_shows_on_the_node_that_it_names(operator: Client, viewer: Client, vision: Client) -> None:
+    node = Machine.objects.get(name="gpu-r01-04", cluster__slug="west-1")
+    told = {
+        "kind": "alert", "source": "alertmanager", "cluster": node.cluster, "seen_at": database_now(),
+        "received_at": database_now(), "tenant": job("clip-vit-h").tenant,
+    }  # fmt: skip
+    said = {
+        "status": "firing",
+        "labels": {"alertname": "GpuHot"},
+        "annotations": {"summary": "GPU 3 at 91 C"},
+    }
+    Signal.objects.create(**told, source_key="a/1/firing", body=said | {"node": node.name})
+    Signal.objects.create(
+        **told,
+        source_key="b/1/firing",
+        body=said | {"node": "gpu-r02-01", "annotations": {"summary": "other"}},
+    )
+    page = text_of(operator.get(f"/nodes/{node.pk}/"))
+    assert "GpuHot firing GPU 3 at 91 C" in page
+    assert "other" not in page.partition("Alerts about it")[2].partition("Taints")[0]
+    assert "GpuHot" not in text_of(viewer.get(f"/nodes/{node.pk}/")), "of another tenant"
+    namesake = Machine.objects.get(name=node.name, cluster__slug="east-2")
+    assert "GpuHot" not in text_of(operator.get(f"/nodes/{namesake.pk}/")), "of another cluster"
+
+
+def test_age_that_only_grows_is_no_sign_of_a_healthy_source(operator: Client) -> None:
+    said = text_of(operator.get("/"))
+    assert re.search(r"Agents 1 silent \d+ of \d+ Decisions", said)
+    node = Machine.objects.get(name="gpu-r01-04", cluster__slug="west-1")
+    head, _, rest = text_of(operator.get(f"/nodes/{node.pk}/")).partition("Running here")
+    assert "ago" not in head
+    assert "heard" in rest
+    assert "Last event" in rest
 
 
 def test_rule_file_that_is_wrong_is_called_out_to_those_who_can_mend_it(

@@ -114,6 +114,12 @@ def test_segments_fill_the_bar_and_keep_short_ones_visible() -> None:
     assert charts.segments([]) == []
 
 
+def test_label_that_would_be_cut_is_left_to_the_legend() -> None:
+    parts = [("wait", "wait", 84.0), ("unattributed", "unattributed", 16.0)]
+    assert [part.has_label for part in charts.segments(parts)] == [True, False]
+    assert all(part.has_label for part in charts.segments([("wait", "wait", 70), ("unattributed", "", 30)]))
+
+
 def test_racks_from_counts_do_not_grow_with_the_fleet() -> None:
     small = charts.racks_of_counts([RackCount("west", "r1", 32, {"ready": 31, "not_ready": 1})])
     large = charts.racks_of_counts([RackCount("west", "r1", 90_000, {"ready": 89_999, "not_ready": 1})])

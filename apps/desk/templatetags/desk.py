@@ -116,16 +116,17 @@ def ago(at: datetime | None, word: str = "") -> SafeString | str:
 
 
 @register.simple_tag
-def until(at: datetime | None) -> SafeString | str:
-    """Counts down to a time: ``in 12 s``, and ``now`` when it has come."""
+def until(at: datetime | None, past: str = "now") -> SafeString | str:
+    """Counts down to a time: ``in 12 s``, and ``past`` when it has come."""
     if at is None:
         return "–"
     seconds = (at - timezone.now()).total_seconds()
     return format_html(
-        '<time datetime="{}" data-until data-absolute="{}">{}</time>',
+        '<time datetime="{}" data-until="{}" data-absolute="{}">{}</time>',
         _machine(at),
+        past,
         _absolute(at),
-        f"in {words.coarse(seconds)}" if seconds >= 1 else "now",
+        f"in {words.coarse(seconds)}" if seconds >= 1 else past,
     )
 
 

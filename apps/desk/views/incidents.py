@@ -17,7 +17,7 @@ from apps.desk import export
 from apps.desk.chips import toggle_chips
 from apps.desk.forms import AcknowledgeForm, NoteForm, ReasonForm, incident_filter
 from apps.desk.incident_page import incident_page
-from apps.desk.next_step import next_step
+from apps.desk.next_step import next_step_of_row
 from apps.desk.paging import capped_count, capped_word, keyset_page
 from apps.desk.scope import DeskRequest, held_rows, page, whole
 from apps.incidents import selectors
@@ -41,12 +41,12 @@ def incident_list(request: DeskRequest) -> HttpResponseBase:
     held = held_rows(request)
     new_count = 0
     if held is not None:
-        found = keyset_page(selectors.with_open_actions(visible.filter(id__in=held)), size=len(held))
+        found = keyset_page(selectors.with_next_step(visible.filter(id__in=held)), size=len(held))
         new_count = capped_count(matching.filter(id__gt=max(held)), cap=99)
         still = set(matching.filter(id__in=held).order_by().values_list("id", flat=True))
     else:
         found = keyset_page(
-            selectors.with_open_actions(matching),
+            selectors.with_next_step(matching),
             after=request.GET.get("after", ""),
             before=request.GET.get("before", ""),
         )
@@ -70,7 +70,7 @@ def incident_list(request: DeskRequest) -> HttpResponseBase:
             "rows": [
                 (
                     row,
-                    next_step(row, selectors.open_actions_of(row), now),
+                    next_step_of_row(row, now),
                     scope.may_operate(row.tenant_id),
                     row.pk in still,
                 )
@@ -116,6 +116,7 @@ def incident_detail(request: DeskRequest, incident_id: int) -> HttpResponseBase:
         tab=request.GET.get("tab", "overview"),
         show=request.GET.get("show", "all"),
         before=whole(request, "before"),
+        with_idle=request.GET.get("decisions") == "all",
         now=timezone.now(),
     )
     return render(

@@ -14,7 +14,7 @@ from django.views.decorators.http import require_POST, require_safe
 
 from apps.desk.chips import toggle_chips
 from apps.desk.faults import BREAKABLE
-from apps.desk.forms import ReasonForm, job_filter
+from apps.desk.forms import StopForm, job_filter
 from apps.desk.job_page import job_page
 from apps.desk.paging import capped_count, capped_word, keyset_page
 from apps.desk.scope import DeskRequest, held_rows, page, whole
@@ -115,18 +115,24 @@ def job_stop(request: DeskRequest, job_id: int) -> HttpResponseBase:
     """Ask for Stopped, with a reason. The page says it is stopped when the phase says so."""
     job = selectors.get_job(request.scope.tenant_ids, job_id)
     request.scope.require_operator(job.tenant)
-    form = ReasonForm(request.POST)
+    form = StopForm(request.POST)
     if not form.is_valid():
         messages.error(request, str(form.errors["reason"][0]))
     else:
         try:
-            people.stop_job(job_id=job.pk, by=request.user, reason=form.cleaned_data["reason"])
+            people.stop_job(
+                job_id=job.pk,
+                by=request.user,
+                reason=form.cleaned_data["reason"],
+                at_safe_point=form.cleaned_data["at_safe_point"],
+            )
         except (Conflict, InvalidTransition) as error:
             messages.warning(request, f"Not done: {error}.")
         except SubjectBusy as error:
             messages.warning(request, f"Not done, nothing was changed: {error}. Try again in a moment.")
         else:
+            when = "; it comes after the next checkpoint" if form.cleaned_data["at_safe_point"] else ""
             messages.success(
-                request, "The stop is asked for and decided; the phase below tells when it is done."
+                request, f"The stop is asked for and decided{when}; the phase below tells when it is done."
             )
     return redirect(reverse("desk:job_detail", args=[job.pk]))

@@ -116,6 +116,7 @@ def node_detail(request: DeskRequest, node_id: int) -> HttpResponseBase:
             "incidents": list(
                 incidents.visible_incidents(tenant_ids).filter(machine=machine)[:10],
             ),
+            "alerts": incidents.alerts_about_node(machine.name, machine.cluster_id, tenant_ids),
             "attributes": _attributes(machine),
             "labels": sorted(machine.labels.items()),
         },

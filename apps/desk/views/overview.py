@@ -16,9 +16,11 @@ from apps.access.models import Cluster
 from apps.desk import charts
 from apps.desk.context import watch_trouble
 from apps.desk.faults import BREAKABLE
-from apps.desk.next_step import next_step
-from apps.desk.paging import capped_count, capped_word
+from apps.desk.headline import headline
+from apps.desk.next_step import next_step_of_row
+from apps.desk.paging import capped_counts, capped_word
 from apps.desk.scope import DeskRequest, page
+from apps.desk.silence import silences
 from apps.incidents import selectors as incidents
 from apps.incidents.models import Incident
 from apps.jobs import selectors as jobs
@@ -52,22 +54,32 @@ def overview(request: DeskRequest) -> HttpResponseBase:
         machines = machines.filter(cluster=scope.cluster_id)
         all_jobs = all_jobs.filter(cluster=scope.cluster_id)
     open_ones = visible.filter(state__in=incidents.OPEN_WORDS)
-    open_count = capped_count(open_ones)
+    open_count, needs_person = capped_counts(open_ones, incidents.waiting_for_a_person())
     burning = incidents.burning(visible)
-    needs_person = capped_count(open_ones.filter(incidents.waiting_for_a_person())) if burning else 0
+    by_phase, sources = _jobs(all_jobs), _sources(scope, now)
     context: dict[str, Any] = {
         "nav": "overview",
         "topics": "incident job node",
-        "rows": [
-            (incident, next_step(incident, incidents.open_actions_of(incident), now)) for incident in burning
-        ],
+        "rows": [(incident, next_step_of_row(incident, now)) for incident in burning],
         "open_count": open_count,
         "open_word": capped_word(open_count),
-        "needs_person": needs_person,
         "recent": _resolved_lately(visible) if len(burning) < 4 else [],
-        **_jobs(all_jobs),
+        **by_phase,
         **_nodes(machines),
-        **_sources(scope, now),
+        **sources,
+        "headline": headline(
+            open_count=open_count,
+            open_word=capped_word(open_count),
+            needs_person=needs_person,
+            burning=burning,
+            silences=silences(jobs.silent_jobs(scope.tenant_ids, scope.cluster_id))
+            if sources["agents"].silent
+            else [],
+            standing=by_phase["job_standing"] if not open_count else 0,
+            waiting=list(incidents.without_open_incident(jobs.waiting_for_capacity(all_jobs))[:10])
+            if by_phase["has_unplaced"]
+            else [],
+        ),
         "breakable": _breakable(scope, all_jobs),
         "faults": BREAKABLE,
     }
@@ -94,6 +106,7 @@ def _jobs(all_jobs: Any) -> dict[str, Any]:
         "job_running": by_phase.get(Phase.RUN_COMMAND, (0, 0))[0],
         "job_protected": sum(protected for _, protected in by_phase.values()),
         "job_standing": sum(by_phase.get(phase, (0, 0))[0] for phase in STANDING),
+        "has_unplaced": any(phase in by_phase for phase in (Phase.PENDING, Phase.RESTARTING)),
     }
 
 
@@ -155,8 +168,14 @@ def _watch_line(cluster: Cluster, rows: list[WatchState], now: datetime) -> Watc
 
 
 def _breakable(scope: Any, all_jobs: Any) -> Any:
-    """The newest running job of a simulated cluster that the reader may break, where breaking is on."""
+    """The job of a simulated cluster that the reader may break, where breaking is on.
+
+    The newest live one that has run, whatever became of it since: the buttons must not pass to another job when
+    the first of them has worked.
+    """
     if not settings.SIM_ENDPOINT:
         return None
-    job = all_jobs.filter(cluster__is_simulated=True, phase=Phase.RUN_COMMAND, gone_at__isnull=True).first()
+    job = all_jobs.filter(
+        cluster__is_simulated=True, phase__in=jobs.LIVE_WORDS, attempt__gt=0, gone_at__isnull=True
+    ).first()
     return job if job is not None and scope.may_operate(job.tenant_id) else None
