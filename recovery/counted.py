@@ -37,6 +37,13 @@ _OWNERS = re.compile(
     rf"|\b{_SEVERAL} (?:[a-z]\w{{0,20}} )?{_OWNER}\b[^;]{{0,24}}\b(?:lost|had|saw|reported|with"
     rf"|whose) (?:\w{{1,12}} )?{_JOB}\b"
     rf"|\b{_SEVERAL} {_JOB} and {_SEVERAL} (?:[a-z]\w{{0,20}} )?{_OWNER}\b"
+    rf"|\bfailures of {_SEVERAL} (?:\w{{1,16}} )?{_OWNER}\b"
+)
+#: Beside a clause about this machine: owners do not matter.
+_WHOEVER = re.compile(
+    rf"\b(?:who(?:so)?ever (?:owns?|runs?|starts?|submits?|sends?|uses?)|whosever|whichever {_OWNER}"
+    rf"|no matter (?:whose|which {_OWNER})"
+    rf"|(?:regardless|independent) of (?:the )?{_OWNER})\b"
 )
 #: "every job placed here", "whatever lands on it", "no job that starts there".
 _WHATEVER = re.compile(
@@ -48,25 +55,28 @@ _WHATEVER = re.compile(
     rf"|(?=[a-z-]{{0,30}}\d)[a-z][\w-]{{1,30}}))\b"
 )
 _SURVIVES = re.compile(
-    r"\b(?:surviv\w{1,3}|lives?|lasts?|outlives?|gets? (?:past|beyond|through|further)|makes? it"
-    r"|reach(?:es)?|comes? through|completes?"
-    r"|finish(?:es)?)\b"
+    r"\b(?:surviv\w{1,3}|live[sd]?|lasts?|lasted|outlive[sd]?|(?:gets?|got|gotten) (?:past|beyond"
+    r"|through|further)|makes? it|made it"
+    r"|reach(?:es|ed)?|(?:comes?|came) (?:through|up)|completes?|completed|finish(?:es|ed)?)\b"
 )
 _NOTHING = re.compile(r"\b(?:no|nothing|none|not (?:a|one)(?: single)?)\b")
 _ENDS = re.compile(
-    r"\b(?:dies|died|ends?|ended|fail\w{0,4}|crash\w{0,3}|stops?|stopped|hangs?|hung|stalls?|aborts?"
+    r"\b(?:dead|gone|dies?|died|ends?|ended|fail\w{0,4}|crash\w{0,3}|stops?|stopped|hangs?|hung|stalls?"
+    r"|aborts?"
     r"|is lost|are lost|freezes?|breaks?"
     r"|kill\w{0,2})\b"
 )
 _HERE = re.compile(
     rf"\b(?:this|that|the same|one|a single|the very same|its) (?:\w{{1,16}} )?{_NODE}\b"
     rf"|(?<!\w )\bhere\b|\bhere\b|\bon it\b"
-    rf"|\b(?:with|including|holding) (?:this|that|it)\b"
+    rf"|\b(?:with|including|holding) (?:this|that|it)\b|\b(?:when|if"
+    rf"|whenever) [a-z][\w-]{{1,30}} (?:takes part|is in the job)\b"
 )
 _OTHER = re.compile(
     rf"\belsewhere\b|\bothers?\b|\banother\b|\b(?:the )?(?:rest|remaining|remainder)\b|\bneighbou?rs?\b"
     rf"|\bpeers?\b|\bsiblings?\b"
-    rf"|\bwithout\b|\bexclud\w{{2,3}}\b|\bany other\b|\b(?:different|spare|healthy) {_NODE}s?\b"
+    rf"|\bwithout\b|\botherwise\b|\bexclud\w{{2,3}}\b|\bany other\b|\b(?:different|spare"
+    rf"|healthy) {_NODE}s?\b"
     rf"|\ball other\b|\bsisters?\b"
 )
 _SPLIT = re.compile(
@@ -79,10 +89,16 @@ _OF = re.compile(
     rf"|those )*({_SOME})\b"
 )
 _ALL_OF = re.compile(
-    rf"\b(?:all|every one of|each of) (?:of )?(?:the |its |our "
-    rf"|last )*({_SOME}) (?:\w{{1,16}} )?(?:{_JOB}|tr(?:y|ies)|starts?|times|restarts?)\b"
+    rf"\b(?:all|every one of|each of|every \w{{2,10}} of) (?:of )?(?:the |its |our "
+    rf"|last )*({_SOME})\b(?! \w{{0,16}} ?{_NODE}s?\b)"
 )
 _NONE_OF = re.compile(r"\b(?:0|zero|none|not one|never one)\b(?! ?(?:,|\.)\d)")
+_SUCCEEDS = re.compile(
+    r"\b(?:pass\w{0,3}|succe\w{2,6}|worked|works?|complet\w{1,3}|finish\w{0,3}|surviv\w{1,3}"
+    r"|went through|came up|comes? up"
+    r"|are fine|were fine|ran through|(?:gets?|got) (?:past|through|beyond)|makes? it|made it"
+    r"|reach\w{0,3}|trains?|trained|good|ok)\b"
+)
 _TRY_WORD = re.compile(
     rf"\b(?:{_JOB}|tr(?:y|ies)|starts?|times|restarts?|boots?|tests?|iterations of the test)\b"
 )
@@ -107,12 +123,19 @@ _OTHER_CONTAINERS = re.compile(
     r"|all other) ?(?:\w{1,16} )?"
     r"(?:containers?|images?|environments?|envs?|venvs?|pods?|jobs?|users?|people|teams?|projects?)?\b"
 )
+_NOT_IN_OTHERS = re.compile(
+    r"\b(?:not|never|none)(?: seen)? (?:in|with|for|under|of) (?:the |any )?(?:other|others|stock"
+    r"|standard|default)\b"
+)
 _THERE = re.compile(
     rf"\bthere\b|\bon (?:them|those|these|the same|that|all of them)\b|\b(?:same|those|these"
     rf"|that) (?:\w{{1,16}} )?{_NODE}s?\b|\ball {_NODE}s\b|\bside by side\b"
 )
 
-_UPDATE = r"(?:steps?|updates?|batch(?:es)?|iterations?|microbatch(?:es)?|optimi[sz]er steps?|samples?)"
+_UPDATE = (
+    r"(?:steps?|updates?|batch(?:es)?|iterations?|microbatch(?:es)?|optimi[sz]er steps?|samples?|windows?"
+    r"|sequences?|examples?|gradients?|chunks?)"
+)
 _REFUSED = re.compile(
     r"\b(?:skip\w{0,4}|reject\w{0,3}|discard\w{0,3}|drop\w{0,4}|refus\w{1,3}|retr(?:y|ied|ies|ying)"
     r"|overflow\w{0,3}|thrown away|rolled back|undone"
@@ -121,11 +144,12 @@ _REFUSED = re.compile(
 _ALL_STEPS = re.compile(
     rf"\b(?:all|every(?: single)?(?: one)?|each)(?: of)?(?: the| its| our)?(?: last| past| previous"
     rf"| latest| recent| following)?(?: {_SOME})? {_UPDATE}\b"
-    rf"|\b(?:the )?(?:last|past|latest) {_SOME} {_UPDATE} (?:were |are |have been )?(?:all"
+    rf"|\b(?:the )?(?:last|past|latest) {_SOME} {_UPDATE} (?:\w{{1,6}} ){{0,2}}(?:all"
     rf"|without exception)\b"
     rf"|\bnothing but (?:skipped|rejected|discarded) {_UPDATE}\b|\b{_SOME} {_UPDATE} in a row\b"
     rf"|\b{_SOME} consecutive {_UPDATE}\b"
 )
+_THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}\b)")
 _NO_STEP = re.compile(
     rf"\b(?:no|not a single|not one|none of the(?: last)?(?: {_SOME})?|never an?"
     rf"|without a single) (?:\w{{1,16}} )?{_UPDATE}\b[^;]{{0,30}}"
@@ -146,6 +170,10 @@ _CREATED = re.compile(
     r"|day one|beginning|made|commissioned|handed over|introduced)\b|\bfrom (?:the )?(?:day one"
     r"|first day|start|very beginning|beginning)\b"
     r"|\bsince day one\b|\bever since it exists\b"
+)
+_BEGAN = re.compile(
+    r"\bsince [^;,.]{1,40}\b(?:came up|is up|was up|started|start|formed|began|joined|opened|went live"
+    r"|in service)\b"
 )
 _NEVER_ONCE = re.compile(
     r"\b(?:never|not)(?: even)?(?: a single)? (?:once|one time|a single time)\b|\bhas (?:never"
@@ -176,6 +204,8 @@ _GROUP = re.compile(
     rf"\b(?:all|every|each|any|whichever|whole"
     rf"|entire)(?: of)?(?: the)? (?:\w{{1,16}} ){{0,2}}(?:{_NODE}s?|pool|group|node ?group|partition"
     rf"|cluster|fleet|zone)\b|\beverywhere\b"
+    rf"|\b(?:group's|pool's|cluster's) {_NODE}s\b|\b{_NODE}s of the (?:\w{{1,12}} )?(?:group|pool"
+    rf"|cluster) all\b"
     rf"|\b(?:pool|group|cluster|fleet|partition)[- ]?wide\b|\bacross the (?:pool|group|cluster|fleet"
     rf"|partition)\b"
 )
@@ -213,6 +243,7 @@ class Counted:
     owners: bool = False
     ratio_here: bool = False
     ratio_alike: bool = False
+    ratio_all: bool = False
     container_alone: bool = False
     no_update: bool = False
     never_worked: bool = False
@@ -224,9 +255,10 @@ def read(text: str, clauses: Sequence[str]) -> Counted:
     """Claims of a sentence in small letters, cut into its clauses. Never raises."""
     here, elsewhere = _shares([part for piece in _SPLIT.split(text) if (part := piece.strip())])
     return Counted(
-        owners=any(_is_of_owners(clause) for clause in clauses),
+        owners=any(_is_of_owners(clause) for clause in clauses) or _whoever(text, clauses),
         ratio_here=max(here, default=0.0) >= FAILS_HERE and min(elsewhere, default=1.0) <= FAILS_ELSEWHERE,
         ratio_alike=bool(here and elsewhere) and max(here) <= ALIKE * max(elsewhere),
+        ratio_all=bool(here and elsewhere) and min(max(here), max(elsewhere)) >= FAILS_HERE,
         container_alone=_container_alone(clauses),
         no_update=_no_update(text),
         never_worked=_never_worked(text),
@@ -235,6 +267,27 @@ def read(text: str, clauses: Sequence[str]) -> Counted:
         and _FOR_LONG.search(text) is not None,
         device_kinds=any(_names_kinds(clause) for clause in clauses),
     )
+
+
+def overrule(numbers: Counted, claims: dict[str, bool], count: int) -> int:
+    """Let owners and tries that are counted overrule single clauses; gives how often it was seen."""
+    if numbers.ratio_here or numbers.owners:
+        for name in ("other_nodes", "all_nodes", "everybody", "only_ours", "random", "passed"):
+            claims[name] = False
+        claims["same_node"] = True
+        claims["fine_elsewhere"] |= numbers.ratio_here
+        claims["other_jobs"] |= numbers.owners
+        return max(count, 2)
+    if numbers.ratio_alike:
+        claims["same_node"] = claims["only_here"] = claims["fine_elsewhere"] = claims["other_jobs"] = False
+        claims["other_nodes"] = True
+        claims["every" if numbers.ratio_all else "random"] = True
+    if numbers.container_alone:
+        claims["same_node"] = claims["only_here"] = claims["fine_elsewhere"] = False
+        claims["only_ours"] = claims["others_pass"] = claims["other_nodes"] = True
+    if numbers.device_kinds and not (claims["only_here"] or claims["same_node"]):
+        claims["other_nodes"] = True
+    return count
 
 
 def _is_here(clause: str) -> bool:
@@ -252,18 +305,34 @@ def _is_of_owners(clause: str) -> bool:
     return _is_here(clause) and not passes(clause)
 
 
+def _whoever(text: str, clauses: Sequence[str]) -> bool:
+    """Whether jobs end on one machine whoever owns them."""
+    if _WHOEVER.search(text) is None or any(_ON_SEVERAL.search(clause) for clause in clauses):
+        return False
+    return any(
+        _is_here(clause) and _ENDS.search(clause) is not None and not passes(clause) for clause in clauses
+    )
+
+
 def _shares(parts: Sequence[str]) -> tuple[list[float], list[float]]:
-    """The shares of tries that failed on one machine, and of those elsewhere."""
-    here, elsewhere = [], []
+    """The shares of tries that failed on one machine, and of those elsewhere.
+
+    A part that names no place counts at the place of the part before.
+    """
+    here: list[float] = []
+    elsewhere: list[float] = []
+    place: list[float] | None = None
+    is_good = False
     for part in parts:
-        found = _share(part)
-        if found is None or 0 < found[1] < MIN_TRIES:
-            continue
-        share = 1.0 - found[0] if _is_success(part) else found[0]
         if _OTHER.search(part):
-            elsewhere.append(share)
-        elif found[1] and (_HERE.search(part) or names_host(part)):
-            here.append(share)
+            place = elsewhere
+        elif _HERE.search(part) or names_host(part):
+            place = here
+        found = _share(part)
+        if found is None or place is None or 0 < found[1] < MIN_TRIES or (not found[1] and place is here):
+            continue
+        is_good = _is_success(part, is_good)
+        place.append(1.0 - found[0] if is_good else found[0])
     return here, elsewhere
 
 
@@ -281,16 +350,11 @@ def _share(part: str) -> tuple[float, int] | None:
     return None
 
 
-def _is_success(part: str) -> bool:
-    return (
-        fails(part) is False
-        and re.search(
-            r"\b(?:pass\w{0,3}|succe\w{2,6}|worked|works?|complet\w{1,3}|finish\w{0,3}|surviv\w{1,3}"
-            r"|went through|came up|are fine|ran through|good|ok)\b",
-            part,
-        )
-        is not None
-    )
+def _is_success(part: str, before: bool) -> bool:
+    """Whether a part counts tries that came out well; one without a verb goes on as the part before."""
+    if _SUCCEEDS.search(part) and not fails(part):
+        return True
+    return before and not fails(part) and _ENDS.search(part) is None
 
 
 def _number(word: str) -> int:
@@ -301,7 +365,7 @@ def _container_alone(clauses: Sequence[str]) -> bool:
     """Whether it fails in one container on several machines where other containers do not."""
     fails_inside = others_pass = several = False
     for clause in clauses:
-        is_good = not fails(clause) and passes(clause)
+        is_good = _NOT_IN_OTHERS.search(clause) is not None or (not fails(clause) and passes(clause))
         if is_good and _OTHER_CONTAINERS.search(clause):
             others_pass |= (
                 _THERE.search(clause) is not None
@@ -316,20 +380,22 @@ def _container_alone(clauses: Sequence[str]) -> bool:
 
 def _no_update(text: str) -> bool:
     """Whether a loop refuses all of its last steps, over many of them or also after a restart."""
+    text = _THOUSANDS.sub("", text)
     if _NO_STEP.search(text):
         return True
-    return (
-        _REFUSED.search(text) is not None
-        and _ALL_STEPS.search(text) is not None
-        and (_AFTER_RESTART.search(text) is not None or _LAST_MANY.search(text) is not None)
-    )
+    match = _ALL_STEPS.search(text)
+    if match is None or (_AFTER_RESTART.search(text) is None and _LAST_MANY.search(text) is None):
+        return False
+    return _REFUSED.search(text) is not None or not passes(text)
 
 
 def _never_worked(text: str) -> bool:
     """Whether nobody has ever got it to work since it was made."""
     if _WORKED.search(text) or _BREADTH.search(text) is None:
         return False
-    return _CREATED.search(text) is not None
+    if _CREATED.search(text):
+        return True
+    return _NEVER_ONCE.search(text) is not None and _BEGAN.search(text) is not None
 
 
 def _names_kinds(clause: str) -> bool:

@@ -128,7 +128,8 @@ _ONLY_OURS = re.compile(
     rf"\bonly (?:on |for |in |with )?(?:this|that|my|our|one|a single"
     rf"|the same) (?:\w{{1,20}} )?(?:{_PEOPLE}|job|model|queue)\b"
     rf"|\b(?:one|this|that|my|our|a single) (?:\w{{1,20}} )?{_PEOPLE} (?:only|alone)\b"
-    rf"|\bno other (?:\w{{1,20}} )?{_PEOPLE}\b|\b(?:nobody|no one) else\b"
+    rf"|\bno other (?:\w{{1,20}} )?{_PEOPLE}\b|\busers of (?:our|this|that|one|my) {_PEOPLE}\b"
+    rf"|\b(?:nobody|no one) else\b"
 )
 _OTHER_PEOPLE = re.compile(
     rf"\b(?:others?|another|all other|every other|remaining|the rest of the"
@@ -165,7 +166,7 @@ _EVERYWHERE = re.compile(
 _OTHER_NODES = re.compile(
     rf"\b(?:different|other|several|various|unrelated|multiple|distinct|disjoint|changing|new|fresh"
     rf"|replacement|healthy|another|second|{_NUMBER})"
-    rf" (?:sets? of )?(?:\w{{1,20}} )?{_NODE}s?\b|\bmoved to (?:an?other|different|a new)"
+    rf" (?:sets? of )?(?:(?!of )\w{{1,20}} )?{_NODE}s?\b|\bmoved to (?:an?other|different|a new)"
     rf"|\bregardless of (?:the )?{_NODE}|\bwhichever {_NODE}|\bon any {_NODE}"
     rf"|\bafter (?:a )?(?:{_NODE} )?(?:swap|replacement|migration|move)\b|\belsewhere too\b|\balso (?:on"
     rf"|elsewhere)|\b(?:each|every|any) {_NODE} (?:it|that|the job|they) |\balso fails (?:on|with)"
@@ -450,9 +451,11 @@ def read_recurrence(sentence: str) -> History:
     if count >= 2 and _OTHERS_ARE_FINE.search(text) and not (claims["other_nodes"] or claims["all_nodes"]):
         claims["same_node"] = True  # again and again, and not there: so here
     attempts = tried.read(text, clauses)
-    count = _of_attempts(attempts, claims, count)
     numbers = counted.read(text, clauses)
-    count = _of_numbers(numbers, claims, count)
+    if numbers.owners or numbers.ratio_here:
+        attempts = replace(attempts, at_once=False)  # jobs that end within a minute do not end at one moment
+    count = _of_attempts(attempts, claims, count)
+    count = counted.overrule(numbers, claims, count)
     several = claims["other_nodes"] or claims["all_nodes"]
     told = compared.read(text, clauses, on_several=of_people or (several and not claims["only_here"]))
     if claims["first_time"] and not claims["every"] and count < 2:
@@ -498,26 +501,6 @@ def _of_attempts(attempts: tried.Tried, claims: dict[str, bool], count: int) -> 
         claims["same_node"] = claims["only_here"] = False
     if attempts.setting_differs:
         claims["option"], claims["passed"] = True, False
-    return count
-
-
-def _of_numbers(numbers: counted.Counted, claims: dict[str, bool], count: int) -> int:
-    """Let owners and tries that are counted overrule single clauses; gives how often it was seen."""
-    if numbers.ratio_here or numbers.owners:
-        for name in ("other_nodes", "all_nodes", "everybody", "only_ours", "random", "passed"):
-            claims[name] = False
-        claims["same_node"] = True
-        claims["fine_elsewhere"] |= numbers.ratio_here
-        claims["other_jobs"] |= numbers.owners
-        return max(count, 2)
-    if numbers.ratio_alike:
-        claims["same_node"] = claims["only_here"] = claims["fine_elsewhere"] = claims["other_jobs"] = False
-        claims["other_nodes"] = claims["random"] = True
-    if numbers.container_alone:
-        claims["same_node"] = claims["only_here"] = claims["fine_elsewhere"] = False
-        claims["only_ours"] = claims["others_pass"] = claims["other_nodes"] = True
-    if numbers.device_kinds and not (claims["only_here"] or claims["same_node"]):
-        claims["other_nodes"] = True
     return count
 
 

@@ -41,7 +41,7 @@ _CONTRADICTED = 0.15
 _OF_SET_UP = frozenset({"bad_config", "container_env"})
 _SHARED = frozenset({"shared_storage", "shared_network", "container_env", "image_registry"})
 #: What a platform does to pod after pod on all of its nodes.
-_OF_PLATFORM = frozenset({"disk_full", "container_env", "image_registry", "shared_storage"})
+_OF_PLATFORM = frozenset({"disk_full", *_SHARED})
 #: A rule that explains the errors of a device in the process by what the program did before.
 _EXPLAINS_DEVICE = "explains-device"
 _CHECK_OF_LINK: Mapping[str, str] = {"gpu_fabric": "check.gpu", "rdma_nic": "check.rdma"}
@@ -278,11 +278,15 @@ def _lasting(best: Hit, facts: Mapping[str, FactValue]) -> Hit:
             reason=f"{best.reason}; it never worked since it was made: a set-up to mend, no outage to wait for",
         )
     alone = facts.get("past.same_node") or facts.get("past.only_here") or facts.get("nodes.one")
-    if facts.get("past.group_for_long") and not alone and best.category in _OF_PLATFORM:
-        given_up = best.remedy in {Remedy.FAIL_FAST, Remedy.ISOLATE_NODE} and best.category == "disk_full"
-        if best.remedy in waits or given_up:
+    platform = (best.category in _OF_PLATFORM or "disk-full" in best.rule.tags) and not facts.get(
+        "seen.own-ephemeral"
+    )
+    if facts.get("past.group_for_long") and platform and not alone:
+        of_disk = best.category == "disk_full" or "disk-full" in best.rule.tags
+        if best.remedy in waits or (of_disk and best.remedy in {Remedy.FAIL_FAST, Remedy.ISOLATE_NODE}):
             return replace(
                 best,
+                category="disk_full" if of_disk else best.category,
                 remedy=Remedy.NEEDS_OPERATOR,
                 blame=Blame.SHARED,
                 reason=f"{best.reason}; replacements meet it on all nodes of the group, for hours: the platform",
