@@ -29,6 +29,7 @@ class NextStep:
     time_word: str = ""
     past: str = "now"
     why: str = ""
+    hint: str = ""  # what a person can do about it
 
 
 def next_step(
@@ -109,7 +110,8 @@ def _wait(incident: Incident) -> NextStep:
         until,
         time_word="deadline",
         past="passed",
-        why=f"{missing or 'no place is free'}; {CAPACITY_HINT}",
+        why=missing or "no place is free",
+        hint=CAPACITY_HINT,
     )
 
 

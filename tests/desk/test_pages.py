@@ -278,10 +278,10 @@ def test_waiting_for_capacity_says_what_is_missing_and_who_may_help(operator: Cl
     said = text_of(operator.get("/"))
     assert "nobody is needed" not in said
     assert f"{rlhf} waits for capacity: a person may have to free a node or uncordon one." in said
-    assert "waits for capacity, deadline in 52 s : 0/4 nodes are available; a person may have" in said
+    assert "waits for capacity, deadline in 52 s : 0/4 nodes are available " in said
     page = text_of(operator.get(f"/incidents/{rlhf.pk}/"))
     assert "Next: waits for capacity , deadline in 52 s" in page
-    assert "0/4 nodes are available; a person may have to free a node or uncordon one" in page
+    assert "0/4 nodes are available: a person may have to free a node or uncordon one" in page
     assert "uncordon" in text_of(operator.get(f"/jobs/{rlhf.job_id}/"))
     Incident.objects.filter(pk=rlhf.pk).update(waiting_until_at=database_now() - timedelta(seconds=1))
     assert "deadline passed" in text_of(operator.get("/"))
@@ -306,7 +306,7 @@ def test_alert_shows_on_the_node_that_it_names(operator: Client, viewer: Client,
     )
     page = text_of(operator.get(f"/nodes/{node.pk}/"))
     assert "GpuHot firing GPU 3 at 91 C" in page
-    assert "other" not in page.partition("Alerts about it")[2].partition("Taints")[0]
+    assert "other" not in page.partition("Alerts about it")[2].partition("Conditions")[0]
     assert "GpuHot" not in text_of(viewer.get(f"/nodes/{node.pk}/")), "of another tenant"
     namesake = Machine.objects.get(name=node.name, cluster__slug="east-2")
     assert "GpuHot" not in text_of(operator.get(f"/nodes/{namesake.pk}/")), "of another cluster"
