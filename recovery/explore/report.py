@@ -32,7 +32,9 @@ def beside_first_proof(walk: Walk) -> str:
         return ""
     more = walk.concrete >= first
     why = "" if more else "; fewer, because this setting is smaller or was not walked to its end"
-    return f"the first proof of this design met {first:,} states in this model, this walk {walk.concrete:,}{why}"
+    return (
+        f"the first proof of this design met {first:,} states in this model, this walk {walk.concrete:,}{why}"
+    )
 
 
 def trace(violation: Violation) -> str:
