@@ -50,7 +50,7 @@ _WHATEVER = re.compile(
     rf"\b(?:every(?:thing)?|each|any(?:thing)?|all|whatever|whichever|no|nothing"
     rf"|none)\b(?: of)?(?: the)?(?: \w{{1,16}}){{0,2}}?"
     rf"(?: {_JOB})?(?: that| which| it)?(?: is| are| was| gets?| has been)?"
-    r" (?:placed|lands?|landed|scheduled|start(?:ed|s)|put|sent|runs?|ran|assigned|launched|given)"
+    r" (?:placed|lands?|landed|scheduled|start(?:ed|s)?|put|sent|runs?|ran|assigned|launched|given)"
     rf" (?:here|there|(?:on|to|onto|at) (?:it|(?:this|that|the same) (?:\w{{1,16}} )?{_NODE}"
     rf"|(?=[a-z-]{{0,30}}\d)[a-z][\w-]{{1,30}}))\b"
 )
@@ -144,7 +144,7 @@ _REFUSED = re.compile(
 _ALL_STEPS = re.compile(
     rf"\b(?:all|every(?: single)?(?: one)?|each)(?: of)?(?: the| its| our)?(?: last| past| previous"
     rf"| latest| recent| following)?(?: {_SOME})? {_UPDATE}\b"
-    rf"|\b(?:the )?(?:last|past|latest) {_SOME} {_UPDATE} (?:\w{{1,6}} ){{0,2}}(?:all"
+    rf"|\b(?:the )?(?:last|past|latest) {_SOME} {_UPDATE} (?:\w{{1,10}} ){{0,2}}(?:all"
     rf"|without exception)\b"
     rf"|\bnothing but (?:skipped|rejected|discarded) {_UPDATE}\b|\b{_SOME} {_UPDATE} in a row\b"
     rf"|\b{_SOME} consecutive {_UPDATE}\b"
@@ -253,13 +253,16 @@ class Counted:
 
 def read(text: str, clauses: Sequence[str]) -> Counted:
     """Claims of a sentence in small letters, cut into its clauses. Never raises."""
-    here, elsewhere = _shares([part for piece in _SPLIT.split(text) if (part := piece.strip())])
+    here: list[float] = []
+    elsewhere: list[float] = []
+    if _OTHER.search(text) and (_OF.search(text) or _ALL_OF.search(text) or _NONE_OF.search(text)):
+        here, elsewhere = _shares([part for piece in _SPLIT.split(text) if (part := piece.strip())])
     return Counted(
         owners=any(_is_of_owners(clause) for clause in clauses) or _whoever(text, clauses),
         ratio_here=max(here, default=0.0) >= FAILS_HERE and min(elsewhere, default=1.0) <= FAILS_ELSEWHERE,
         ratio_alike=bool(here and elsewhere) and max(here) <= ALIKE * max(elsewhere),
         ratio_all=bool(here and elsewhere) and min(max(here), max(elsewhere)) >= FAILS_HERE,
-        container_alone=_container_alone(clauses),
+        container_alone=_CONTAINER.search(text) is not None and _container_alone(clauses),
         no_update=_no_update(text),
         never_worked=_never_worked(text),
         group_for_long=_AGAIN_AND_AGAIN.search(text) is not None

@@ -61,6 +61,7 @@ _INTERMITTENT = re.compile(
 )
 _RATE = re.compile(
     rf"\b(?:one|two|three|a|\d{{1,3}}) {_TRY} (?:in|out of|of) (?:every )?({_FEW})\b"
+    r"(?! (?:\w{1,16} )?(?:users|teams|projects|owners|tenants|people|groups|namespaces|accounts)\b)"
     rf"|(?<!every )(?<!each )\b(?:one|two|three|\d{{1,3}}) (?:in"
     rf"|out of) (?:every )?({_FEW}) (?:\w{{1,12}} )?{_TRY}\b"
     rf"|\b(?:one|1|two|2) in (?:every )?({_FEW})\b(?! (?:{_NODE}|rank|gpu|pod|worker|second|minute|hour|day"

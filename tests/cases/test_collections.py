@@ -49,7 +49,7 @@ BARS = {
     "second-told-in-principles": Bar("second.jsonl", "k001", "k108", 108, 0.96, 0.08, 0.96, 0.92),
     "second-measured-only": Bar("second.jsonl", "k109", "k167", 59, 0.96, 0.08, 0.95, 0.92),
     "machines": Bar("machines.jsonl", "w001", "w470", 279, 0.97, 0.06, 0.97, 0.97, 0.95),
-    "principles": Bar("principles.jsonl", "r001", "s043", 1042, 0.97, 0.06, 0.97, 0.95, 0.88),
+    "principles": Bar("principles.jsonl", "r001", "s082", 1081, 0.97, 0.06, 0.97, 0.95, 0.88),
     "programs": Bar("programs.jsonl", "p001", "p424", 275, 0.97, 0.06, 0.97, 0.96, 0.85),
 }
 
