@@ -24,6 +24,7 @@ FILES = (
     "machines.jsonl",
     "programs.jsonl",
     "principles.jsonl",
+    "blind.jsonl",
 )
 
 
@@ -44,6 +45,8 @@ class Bar:
 
 
 BARS = {
+    "blind-told-in-principles": Bar("blind.jsonl", "m001", "t090", 330, 0.95, 0.10, 0.92, 0.92, 0.80, 1),
+    "blind-measured-only": Bar("blind.jsonl", "u001", "u080", 80, 0.85, 0.25, 0.78, 0.84, 0.68, 1),
     "further": Bar("further.jsonl", "h001", "h282", 271, 0.97, 0.06, 0.97, 0.95),
     "further-measured-only": Bar("further.jsonl", "h221", "h282", 62, 0.95, 0.10),
     "second-told-in-principles": Bar("second.jsonl", "k001", "k108", 108, 0.96, 0.08, 0.96, 0.92),
