@@ -117,6 +117,8 @@ def _wait(incident: Incident) -> NextStep:
 
 def _watching(incident: Incident, now: datetime) -> NextStep:
     """Steady after some time and some steps, whichever is later; of the steps no time is known."""
-    steps = f"trains again, steady after {settings.TIMINGS['STEADY_STEPS']:.0f} steps"
+    steps = f"after {settings.TIMINGS['STEADY_STEPS']:.0f} steps"
     steady_at = incident.state_since_at + timedelta(seconds=settings.TIMINGS["STEADY_SECONDS"])
-    return NextStep(steps, steady_at, time_word="at the earliest") if steady_at > now else NextStep(steps)
+    if steady_at > now:
+        return NextStep("trains again", steady_at, time_word="steady at best", past=steps)
+    return NextStep(f"trains again, steady {steps}")

@@ -256,7 +256,7 @@ def test_open_incidents_are_not_called_looked_after_while_a_person_has_to_come(o
     assert "Next: waits until worker 0 is heard again" in text_of(operator.get(f"/incidents/{rlhf.pk}/"))
     Incarnation.objects.update(is_silent=False)
     page = text_of(operator.get(f"/incidents/{rlhf.pk}/"))
-    assert re.search(r"steady after \d+ steps , at the earliest (in|now)", page)
+    assert re.search(r"trains again , steady at best (in|after \d+ steps)", page)
     opened.update(state_since_at=database_now() - timedelta(hours=1))
     page = text_of(operator.get(f"/incidents/{rlhf.pk}/"))
     assert re.search(r"Next: trains again, steady after \d+ steps Resolve", page), (
