@@ -128,6 +128,20 @@ def test_limit_is_never_exceeded_by_many_at_once() -> None:
     )
 
 
+@pytest.mark.parametrize("rack", ['r"1', "a,b", "{}", "back\\\\slash", "NULL", "two words", "räck"])
+def test_group_of_any_name_is_counted(rack: str) -> None:
+    cluster, machines = make_fleet(in_rack=4)
+    Machine.objects.update(rack=rack)
+    only(cluster, IN_RACK)
+    for machine in machines[:3]:
+        machine.refresh_from_db()
+        assert hold(cluster, machine) is None
+    assert used(cluster, IN_RACK, rack) == 3
+    assert GuardUse.objects.latest("id").groups["rack"] == rack
+    machines[3].refresh_from_db()
+    assert hold(cluster, machines[3]) is not None
+
+
 def test_reservation_that_rolls_back_leaves_nothing() -> None:
     cluster, machines = make_fleet()
     only(cluster, IN_RACK)
