@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
+from itertools import accumulate, pairwise
 
 from recovery.errors import BadInput
 from recovery.lifecycle import ActionKind
@@ -170,23 +171,30 @@ def slot_of(at: datetime, window_seconds: float) -> int:
     return math.floor(at.timestamp() / (window_seconds / SLOTS))
 
 
-def live_slots(slots: Sequence[int], newest: int, slot: int) -> dict[int, int]:
+def live_slots(totals: Sequence[int], newest: int, slot: int) -> dict[int, int]:
     """Counts by slot number that still matter in ``slot``.
 
     Args:
-        slots: Ring of KEPT_SLOTS counts; slot n stands at n modulo KEPT_SLOTS.
+        totals: What has ever begun by the end of slot ``newest``, of the slot before it, and so on; KEPT_SLOTS + 1
+            numbers, so that each kept slot is the difference of two.
         newest: Slot of the last count.
     """
     slot = max(slot, newest)
-    numbered = (newest - (newest - place) % KEPT_SLOTS for place in range(KEPT_SLOTS))
-    return {n: count for n, count in zip(numbered, slots, strict=True) if n > slot - KEPT_SLOTS and count}
+    counts = {newest - back: after - before for back, (after, before) in enumerate(pairwise(totals))}
+    return {n: count for n, count in counts.items() if n > slot - KEPT_SLOTS and count}
 
 
-def frees_at(limit: Limit, cap: int, slots: Sequence[int], newest: int, now: datetime) -> datetime | None:
+def totals_of(counts: Mapping[int, int], newest: int) -> list[int]:
+    """Totals up to slot ``newest`` of a window with these counts by slot number; the other way of `live_slots`."""
+    kept = [counts.get(n, 0) for n in range(newest - KEPT_SLOTS + 1, newest + 1)]
+    return list(accumulate(kept, initial=0))[::-1]
+
+
+def frees_at(limit: Limit, cap: int, totals: Sequence[int], newest: int, now: datetime) -> datetime | None:
     """When a full window has room again, if nothing else begins; None when it never has."""
     if cap < 1:
         return None
-    live = live_slots(slots, newest, slot_of(now, limit.window_seconds))
+    live = live_slots(totals, newest, slot_of(now, limit.window_seconds))
     over = sum(live.values()) - cap + 1
     for n in sorted(live):
         over -= live[n]

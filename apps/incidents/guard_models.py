@@ -17,9 +17,9 @@ from recovery.guards import KEPT_SLOTS, Dimension, Measure
 from recovery.lifecycle import ActionKind
 
 
-def empty_slots() -> list[int]:
+def no_totals() -> list[int]:
     """A window in which nothing has begun."""
-    return [0] * KEPT_SLOTS
+    return [0] * (KEPT_SLOTS + 1)
 
 
 class GuardLimit(models.Model):
@@ -85,8 +85,9 @@ class GuardCounter(models.Model):
     cap = models.PositiveIntegerField()
     used = models.IntegerField(default=0)  # of a window: as of its newest slot
     slot_seconds = models.FloatField(null=True, blank=True)  # None: standing
-    slots = ArrayField(models.PositiveIntegerField(), default=empty_slots)
     newest_slot = models.BigIntegerField(default=0)
+    # What has ever begun by the end of the newest slot, of the one before it, and so on: a window is a difference.
+    totals = ArrayField(models.PositiveBigIntegerField(), default=no_totals)
     refusals = models.PositiveBigIntegerField(default=0)
     refused_at = models.DateTimeField(null=True, blank=True)
     drifts = models.PositiveIntegerField(default=0)  # how often a recount found another number
@@ -129,7 +130,7 @@ class GuardUse(models.Model):
     """One action that was reserved. Kept until the longest window is over."""
 
     id = models.BigAutoField(primary_key=True)
-    cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, related_name="+")
+    cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, related_name="+", db_index=False)
     kind = models.CharField(max_length=32)
     holder = models.CharField(max_length=200)
     groups = models.JSONField(default=dict)  # {dimension: group}

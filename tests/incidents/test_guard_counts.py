@@ -88,6 +88,24 @@ def test_decision_that_waited_for_its_turn_is_counted_where_the_recount_finds_it
         assert guarding.recount(cluster=cluster, now=began + timedelta(seconds=seconds)) == []
 
 
+def test_windows_count_what_a_log_of_all_moments_counts(cluster: Cluster) -> None:
+    """Two windows of other lengths, gaps from none to longer than both, and clocks that run back."""
+    short = replace(RESTARTS, name="short", number=3, window_seconds=12.0)
+    only(cluster, replace(RESTARTS, number=6, window_seconds=30.0), short)
+    began, seconds, refused = database_now(), 0.0, 0
+    for n, gap in enumerate(
+        (0, 0.4, 0, 3, -2, 0.9, 5, 1.1, 13, 0, -0.5, 0, 2.4, 7, 8, 1, 1, 1, 40, 0, 12, 2, 2, 2, 2)
+    ):
+        seconds += gap
+        refused += take(cluster, holder=f"{n}", after_seconds=seconds) is not None
+        moment = began + timedelta(seconds=max(seconds, 0) + 1)
+        assert guarding.recount(cluster=cluster, now=moment) == [], f"after take {n}"
+    assert 3 < refused < 20
+    counted = sorted(GuardUse.objects.filter(cluster=cluster).values_list("at", flat=True))
+    for first, fourth in zip(counted, counted[3:], strict=False):
+        assert fourth - first > timedelta(seconds=12)
+
+
 def test_second_kind_of_action_on_a_machine_that_is_out_is_counted_as_the_recount_does(
     cluster: Cluster,
 ) -> None:

@@ -364,7 +364,7 @@ def test_counter_that_drifted_is_seen_corrected_and_counted() -> None:
     restart(cluster, "a-1")
     assert guarding.recount(cluster=cluster, now=database_now()) == []
     GuardCounter.objects.filter(cluster=cluster, group="r01").update(used=6)
-    GuardCounter.objects.filter(cluster=cluster, limit__name=A_MINUTE.name).update(slots=[0] * 13)
+    GuardCounter.objects.filter(cluster=cluster, limit__name=A_MINUTE.name).update(totals=[0] * 14)
     drifts = guarding.recount(cluster=cluster, now=database_now())
     assert sorted((drift.guard, drift.counted, drift.found) for drift in drifts) == [
         ("actions-a-minute", 0, 1),

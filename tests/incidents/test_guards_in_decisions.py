@@ -48,7 +48,7 @@ def training(cluster: Cluster, **job: Any) -> PlayedJob:
 
 def make_room(cluster: Cluster) -> None:
     limit = GuardLimit.objects.get(cluster=cluster, name="few")
-    GuardCounter.objects.filter(limit=limit).update(slots=[0] * 13, used=0)
+    GuardCounter.objects.filter(limit=limit).update(totals=[0] * 14, used=0)
     GuardUse.objects.filter(cluster=cluster).delete()
 
 

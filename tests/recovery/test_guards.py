@@ -144,26 +144,24 @@ def test_refusal_carries_its_numbers_in_words(
 def test_no_window_ever_holds_more_than_its_limit(moments: list[float], cap: int, window: float) -> None:
     """Counted in slots, against a log of every moment: never above, and strict by at most one slot."""
     limit = replace(RATE, number=cap, window_seconds=window)
-    ring, newest, let_in = [0] * KEPT_SLOTS, 0, []
+    totals, newest, let_in = [0] * (KEPT_SLOTS + 1), 0, []
     for moment in moments:
         at = NOW + timedelta(seconds=moment)
         slot = max(newest, guards.slot_of(at, window))
-        live = guards.live_slots(ring, newest, slot)
+        live = guards.live_slots(totals, newest, slot)
         if sum(live.values()) < cap:
-            ring = [
-                live.get(n, 0) for n in sorted(range(slot - SLOTS, slot + 1), key=lambda n: n % KEPT_SLOTS)
-            ]
-            ring[slot % KEPT_SLOTS] += 1
-            newest = slot
+            totals, newest = guards.totals_of(live | {slot: live.get(slot, 0) + 1}, slot), slot
             let_in.append(at)
             assert sum(at - each < timedelta(seconds=window) for each in let_in) <= cap
         else:
             kept = timedelta(seconds=window * (1 + 1 / SLOTS))
             assert sum(at - each < kept for each in let_in) >= cap
-            frees = guards.frees_at(limit, cap, ring, newest, at)
+            frees = guards.frees_at(limit, cap, totals, newest, at)
             assert frees is not None
             assert at <= frees <= at + kept
-            later = guards.live_slots(ring, newest, guards.slot_of(frees + timedelta(microseconds=1), window))
+            later = guards.live_slots(
+                totals, newest, guards.slot_of(frees + timedelta(microseconds=1), window)
+            )
             assert sum(later.values()) < cap
 
 

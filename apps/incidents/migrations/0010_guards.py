@@ -4,7 +4,9 @@ import django.contrib.postgres.fields
 import django.db.models.deletion
 from django.db import migrations, models
 
-import apps.incidents.guard_models
+
+def _empty_slots() -> list[int]:
+    return [0] * 13
 
 
 class Migration(migrations.Migration):
@@ -85,7 +87,7 @@ class Migration(migrations.Migration):
                     "slots",
                     django.contrib.postgres.fields.ArrayField(
                         base_field=models.PositiveIntegerField(),
-                        default=apps.incidents.guard_models.empty_slots,
+                        default=_empty_slots,
                     ),
                 ),
                 ("newest_slot", models.BigIntegerField(default=0)),

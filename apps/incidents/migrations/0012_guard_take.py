@@ -12,7 +12,7 @@ from django.db import migrations
 # each kind of action on it once. Its counts stand in a ring: slot n at n modulo the length of `slots`.
 # `moment`: who read the clock earlier and had to wait counts in the newest slot, and is noted there, so that a
 # recount finds it where it was counted.
-_FORWARD = """
+FORWARD = """
 CREATE FUNCTION incidents_guard_take(
     p_cluster bigint, p_kind varchar, p_counted varchar[], p_dimensions varchar[], p_groups varchar[],
     p_epoch float8, p_holder varchar
@@ -79,4 +79,4 @@ _BACKWARD = "DROP FUNCTION incidents_guard_take"
 class Migration(migrations.Migration):
     dependencies = [("incidents", "0011_guard_counter_one_index")]
 
-    operations = [migrations.RunSQL(_FORWARD, _BACKWARD)]
+    operations = [migrations.RunSQL(FORWARD, _BACKWARD)]

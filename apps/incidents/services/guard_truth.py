@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from datetime import datetime, timedelta
 
 from apps.access.models import Cluster
@@ -43,32 +44,31 @@ class Truth:
         kinds = set(limit.actions)
         return sum(bool(held & kinds) for held in self.out.get((str(limit.dimension), group), ()))
 
-    def slots(self, limit: Limit, group: str, newest: int) -> tuple[int, list[int]]:
-        """The newest slot, and the ring of what began in the window up to it."""
+    def slots(self, limit: Limit, group: str, newest: int) -> tuple[int, Counter[int]]:
+        """The newest slot, and by slot number what began in the window up to it."""
         newest = max(newest, guards.slot_of(self.now, limit.window_seconds))
-        ring = [0] * KEPT_SLOTS
+        counts: Counter[int] = Counter()
         for kind, at in self.uses.get((str(limit.dimension), group), ()):
             slot = min(guards.slot_of(at, limit.window_seconds), newest)
             if kind in limit.actions and slot > newest - KEPT_SLOTS:
-                ring[slot % KEPT_SLOTS] += 1
-        return newest, ring
+                counts[slot] += 1
+        return newest, counts
 
     def fill(self, counter: GuardCounter, limit: Limit) -> None:
         """Make a counter say what is so."""
         if limit.measure is Measure.STANDING:
             counter.used = self.used(limit, counter.group)
         else:
-            counter.newest_slot, counter.slots = self.slots(limit, counter.group, counter.newest_slot)
-            counter.used = sum(counter.slots)
+            newest, counts = self.slots(limit, counter.group, counter.newest_slot)
+            counter.newest_slot, counter.totals = newest, guards.totals_of(counts, newest)
+            counter.used = counts.total()
 
     def differs(self, counter: GuardCounter, limit: Limit) -> tuple[int, int] | None:
         """What a counter says and what is so, where these differ."""
         if limit.measure is Measure.STANDING:
             says, is_so = counter.used, self.used(limit, counter.group)
         else:
-            newest, ring = self.slots(limit, counter.group, counter.newest_slot)
-            says, is_so = (
-                sum(guards.live_slots(counter.slots, counter.newest_slot, newest).values()),
-                sum(ring),
-            )
+            newest, counts = self.slots(limit, counter.group, counter.newest_slot)
+            says = sum(guards.live_slots(counter.totals, counter.newest_slot, newest).values())
+            is_so = counts.total()
         return None if says == is_so else (says, is_so)

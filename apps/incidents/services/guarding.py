@@ -74,12 +74,8 @@ class Drift:
 
 # Reservations.
 
-# Counts a want in all of its guards or in none, in one statement: migration 0012 has it, and why it is a function.
-_TAKE = """
-SELECT * FROM incidents_guard_take(
-    %s, %s, %s::varchar[], %s::varchar[], %s::varchar[], %s, %s
-)
-"""
+# Counts a want in all of its guards or in none, in one statement: migration 0016 has it, and 0012 why it is a function.
+_TAKE = "SELECT incidents_guard_take(%s, %s, %s, %s, %s, %s, %s)"
 
 _GIVE_BACK = """
 WITH held AS MATERIALIZED (
@@ -215,33 +211,59 @@ def _take(
     cluster: Cluster, want: Want, groups: Mapping[str, str], counted: Sequence[str], now: datetime
 ) -> Refusal | None:
     values: list[Any] = [
-        cluster.pk, str(want.kind), list(counted), list(groups), list(groups.values()), now.timestamp(),
+        cluster.pk, str(want.kind), _array(counted), _array(groups), _array(groups.values()), now.timestamp(),
         want.holder[:200],
     ]  # fmt: skip
     for _ in range(2):
         with connection.cursor() as cursor:
             cursor.execute(_TAKE, values)
-            rows = cursor.fetchall()
-        is_free, matching, total = rows[0][:3]
-        if is_free and total:
-            return None
-        seen = [row for row in rows if row[3] is not None]
-        if total and len(seen) == matching:
-            return _refused(cluster, seen, now)
+            if cursor.fetchone() == (True,):
+                return None
+        refusal = _full_of(cluster, want.kind, groups, counted, now)
+        if refusal is not None:
+            return refusal
         _add_missing(cluster, groups, now)
-    raise AssertionError(
-        f"{cluster} has {matching} limits for {want.kind} in {groups} and {len(seen)} counters"
+    raise AssertionError(f"{cluster} has no counters for {want.kind} in {groups}, though they were added")
+
+
+def _array(texts: Iterable[str]) -> str:
+    """An array of texts as PostgreSQL reads it. A reservation takes half a millisecond, and adapters would add 7 %."""
+    quoted = (text.replace("\\", "\\\\").replace('"', '\\"') for text in texts)
+    return "{" + ",".join(f'"{text}"' for text in quoted) + "}"
+
+
+def _full_of(
+    cluster: Cluster, kind: ActionKind, groups: Mapping[str, str], counted: Sequence[str], now: datetime
+) -> Refusal | None:
+    """The first full counter's numbers, in words; None where counters are missing. Their rows are locked already."""
+
+    def counts(measure: str, actions: Sequence[str]) -> bool:
+        again = kind in counted if measure == Measure.WINDOW else bool({*actions} & {*counted})
+        return not again
+
+    asked = {"cluster": cluster, "actions__contains": [kind], "dimension__in": list(groups)}
+    limits = GuardLimit.objects.filter(is_enabled=True, **asked).values_list("measure", "actions")
+    wanted = sum(counts(*limit) for limit in limits)
+    found = GuardCounter.objects.filter(**asked).select_related("limit").order_by("id")
+    rows = [
+        row for row in found if row.group == groups[row.dimension] and counts(row.limit.measure, row.actions)
+    ]
+    if len(rows) != wanted:
+        return None
+    newest = max((row.newest_slot * row.slot_seconds for row in rows if row.slot_seconds), default=0.0)
+    moment = max(now, datetime.fromtimestamp(newest + 0.001, tz=now.tzinfo))
+    live = {row: used_now(row, row.limit.as_limit(), moment) for row in rows}
+    full = [row for row in rows if live[row] >= row.cap]
+    if not full:
+        return None
+    first, limit = full[0], full[0].limit.as_limit()
+    frees_at = None
+    if limit.measure is Measure.WINDOW:
+        frees_at = guards.frees_at(limit, first.cap, first.totals, first.newest_slot, now)
+    numbers = guards.refusal(
+        limit, first.group, used=live[first], members=first.members, cluster=cluster.slug
     )
-
-
-def _refused(cluster: Cluster, rows: Sequence[Sequence[Any]], now: datetime) -> Refusal:
-    """The first full counter's numbers, in words."""
-    full = [row for row in rows if row[8] >= row[7]]
-    _, _, _, _, limit_id, group, members, cap, live, slot_seconds, slots, newest = full[0]
-    limit = GuardLimit.objects.get(pk=limit_id).as_limit()
-    frees_at = None if slot_seconds is None else guards.frees_at(limit, cap, slots, newest, now)
-    numbers = guards.refusal(limit, group, used=live, members=members, cluster=cluster.slug)
-    return Refusal(limit.name, numbers, frees_at, tuple(row[3] for row in full))
+    return Refusal(limit.name, numbers, frees_at, tuple(row.pk for row in full))
 
 
 def _locked_machines(cluster: Cluster, wants: Sequence[Want]) -> dict[int, GuardedMachine]:
@@ -420,7 +442,7 @@ def used_now(counter: GuardCounter, limit: Limit, now: datetime) -> int:
     if limit.measure is Measure.STANDING:
         return counter.used
     slot = guards.slot_of(now, limit.window_seconds)
-    return sum(guards.live_slots(counter.slots, counter.newest_slot, slot).values())
+    return sum(guards.live_slots(counter.totals, counter.newest_slot, slot).values())
 
 
 # The recount.
@@ -503,7 +525,7 @@ def _correct(cluster: Cluster, suspects: Sequence[int], now: datetime) -> list[D
             truth.fill(counter, limit)
             counter.drifts += 1
             counter.drift_at, counter.drift = now, str(drift)[:100]
-            counter.save(update_fields=["used", "slots", "newest_slot", "drifts", "drift_at", "drift"])
+            counter.save(update_fields=["used", "totals", "newest_slot", "drifts", "drift_at", "drift"])
             drifts.append(drift)
     for drift in drifts:
         _log.error("guard.drift cluster=%s guard=%s group=%s counted=%d found=%d; corrected",
