@@ -46,8 +46,8 @@ def class_table() -> str:
         EvidenceClass.NODE: "node conditions and what comes from outside the node",
         EvidenceClass.END: "how the container ended, in the words of kubelet, scheduler or registry",
         EvidenceClass.LOG: "a log line that names its cause",
-        EvidenceClass.HINT: "a log line that names no cause by itself",
-        EvidenceClass.METRIC: "the shape of numbers: suspicion, never isolation",
+        EvidenceClass.HINT: "a log line or finding that names no cause by itself",
+        EvidenceClass.METRIC: "the shape of numbers: suspicion, which by itself never isolates",
         EvidenceClass.SYMPTOM: "says that somebody else failed",
         EvidenceClass.BENIGN: "looks like a failure and is none",
     }

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from recovery.rules.builtin import builtin_files, builtin_rules
-from recovery.rules.loading import RuleFileError, load_rules
-from recovery.rules.rule import Remedy
+from recovery.rules.loading import _FIELDS, AGAINST_MACHINE, MAX_TOLD, SUSPICION, RuleFileError, load_rules
+from recovery.rules.rule import EvidenceClass, Remedy
 from recovery.rules.trying import example_problems
 
 GOOD = """
@@ -30,6 +30,15 @@ counter_examples = ["bmc: fan 3 started"]
 
 def test_builtin_rules_hit_their_examples_and_not_their_counter_examples() -> None:
     assert [str(problem) for problem in example_problems(builtin_rules())] == []
+
+
+def test_rule_file_of_the_document_is_right() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "design" / "verdicts.md").read_text(encoding="utf-8")
+    rules = load_rules([("site.toml", page.split("```toml\n")[1].split("```")[0])], base=builtin_rules())
+    assert example_problems(rules, only=frozenset({"site.fan"})) == []
+    for field in _FIELDS - {"id"}:
+        assert f"`{field}" in page.split("| field | |")[1].split("### Patterns")[0], field
+    assert all(f"`{name}`" in page for name in AGAINST_MACHINE)
 
 
 def test_every_rule_that_isolates_tells_how_the_machine_comes_back() -> None:
@@ -98,6 +107,57 @@ def test_a_file_of_the_operator_adds_overrides_and_disables() -> None:
         ),
         (("[[rule]]", "[[rule"), "own.toml, line", "not TOML"),
         (("[exits]", "disable = ['no.such']\n[exits]"), "rule no.such, disable", "no rule of this id"),
+        (("[exits]", 'disable = "xid.79"\n[exits]'), "line 2, disable", "'xid.79' is none: nothing would be"),
+        (("[exits]", "disable = [1]\n[exits]"), "line 2, disable", "a list of ids"),
+        (("[exits]\n", 'exits = "x"\n#'), "line 2, exits", "is not a table"),
+        (("[exits]", "contexts = 1\n[exits]"), "line 2, contexts", "is not a table of tables"),
+        (("[exits]", "contexts.a = 1\n[exits]"), "line 2, contexts.a", "is not a table with when"),
+        (("[exits]", "[contexts.a]\nwenn = []\n[exits]"), "line 2, contexts.a.wenn", "unknown"),
+        (("[exits]", "[contexts.a]\nwhen = []\n[exits]"), "line 2, contexts.a", "no case"),
+        (
+            ("Replace the fan, run the burn-in, then untaint the node.", " " * 40),
+            "line 3, exits.swap",
+            "sentence",
+        ),
+        (("A fan of this node stands still", "   "), "rule own.fan, reason", "a sentence for people"),
+        (("our own monitoring", "   "), "rule own.fan, source", "a sentence for people"),
+        (('class = "device"', 'class = ["device"]'), "rule own.fan, class", "a list; one of benign"),
+        (('blame = "node"', 'blame = "node"\ncontext = ["a"]'), "rule own.fan, context", "a list is no"),
+        (('blame = "node"', 'blame = "node"\ncontext = {a = 1}'), "rule own.fan, context", "a table is no"),
+        (('blame = "node"', 'blame = "node"\ntags = [["a"]]'), "rule own.fan, tags[0]", "a list is no name"),
+        (('blame = "node"', 'blame = "node"\nmark = "yes"'), "rule own.fan, mark", "neither true nor false"),
+        (('blame = "node"', 'blame = "node"\nmark = true'), "rule own.fan, class", "concludes nothing"),
+        (('blame = "node"', 'blame = "node"\nif = "x"'), "rule own.fan, if", "put it in brackets"),
+        (('blame = "node"', f'blame = "node"\nspecificity = {"9" * 5000}'), "line 12", "thousands of digits"),
+        (('exit = "swap"', f"exit = 0x{'f' * 5000}"), "rule own.fan, exit", "a long number is no name"),
+        (('exit = "swap"', 'exit = "\\u001b[31m"'), "rule own.fan, exit", "may isolate"),
+        (("[exits]", f"x = {'[' * 9000}\n[exits]"), "own.toml", "nested too deeply"),
+        (
+            ('blame = "node"', 'blame = "node"\nif = ["check.gpu=fail"]'),
+            "rule own.fan, if",
+            "comparison is like",
+        ),
+        (
+            ('blame = "node"', 'blame = "node"\nif = ["check.gpu == fail"]'),
+            "rule own.fan, if",
+            "comparison is",
+        ),
+        (
+            ('blame = "node"', 'blame = "node"\nif = ["not check.gpu = fail"]'),
+            "rule own.fan, if",
+            "fact alone",
+        ),
+        (
+            ('blame = "node"', 'blame = "node"\nif = ["check.gpu = failed"]'),
+            "rule own.fan, if",
+            "never 'failed'",
+        ),
+        (('blame = "node"', 'blame = "node"\nif = ["check.gpu in fail|bad"]'), "own.fan, if", "never 'bad'"),
+        (
+            ('blame = "node"', 'blame = "node"\nif = ["metric.a < nan"]'),
+            "rule own.fan, if",
+            "compares with nan",
+        ),
     ],
     ids=lambda value: value if isinstance(value, str) else None,
 )
@@ -111,6 +171,68 @@ def test_a_wrong_file_is_told_with_line_rule_and_field(
     assert text.startswith("own.toml")
     assert place in text
     assert says in text
+
+
+def test_codes_for_a_terminal_are_shown_as_what_they_are() -> None:
+    with pytest.raises(RuleFileError) as refused:
+        load_rules([("own.toml", GOOD.replace('"own.fan"', '"\\u001b]0;x\\u0007"'))])
+    assert r"rule \x1b]0;x\x07, id: missing" in str(refused.value)
+
+
+def test_a_file_full_of_mistakes_is_told_shortly() -> None:
+    with pytest.raises(RuleFileError) as refused:
+        load_rules([("own.toml", "[exits]\n" + "\n".join(f"a{n} = 1" for n in range(500)))])
+    told = str(refused.value).splitlines()
+    assert (len(refused.value.problems), len(told), told[-1]) == (500, MAX_TOLD + 1, "and 400 more")
+    assert told[7].startswith("own.toml, line 9, exits.a7: ")
+
+
+def _suspects(how: str, evidence_class: str, case: str = "") -> str:
+    text = GOOD.replace('class = "device"', f'class = "{evidence_class}"')
+    return case + text.replace('remedy = "isolate_node"', how)
+
+
+@pytest.mark.parametrize("evidence_class", sorted(each.name.lower() for each in SUSPICION))
+@pytest.mark.parametrize(
+    ("how", "field"),
+    [
+        ('remedy = "isolate_node"', "remedy"),
+        ('remedy = "isolate_node"\nif = ["nodes.one"]', "remedy"),
+        ('remedy = "isolate_node"\nif = ["not past.same_node"]', "remedy"),
+        ('remedy = "mark_hang"\nwhen = [{ if = ["metric.gpu_util < 0.1"], remedy = "isolate_node", reason = "Idle" }]',
+         "when[0].remedy"),
+        ('remedy = "mark_hang"\ncontext = "alone"', "when[0].remedy"),
+    ],
+)  # fmt: skip
+def test_suspicion_isolates_no_machine_by_itself(evidence_class: str, how: str, field: str) -> None:
+    alone = (
+        '[contexts.alone]\nwhen = [{ if = ["nodes.one"], remedy = "isolate_node", reason = "It alone" }]\n'
+    )
+    with pytest.raises(RuleFileError) as refused:
+        load_rules([("own.toml", _suspects(how, evidence_class, alone))])
+    said = str(refused.value)
+    assert (
+        f"rule own.fan, {field}: {evidence_class} is suspicion, which isolates no machine by itself" in said
+    )
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        'remedy = "isolate_node"\nif = ["past.same_node", "past.repeated"]',
+        'remedy = "mark_hang"\nwhen = [{ if = ["past.other_jobs"], remedy = "isolate_node", reason = "Each job" }]',
+        'remedy = "mark_hang"\nwhen = [{if = ["past.repeated", "nodes.one"], remedy = "isolate_node", reason = "One"}]',
+        'remedy = "evict_at_checkpoint"',
+    ],
+)
+def test_suspicion_isolates_where_history_speaks_against_the_machine(how: str) -> None:
+    assert load_rules([("own.toml", _suspects(how, "metric"))]).named("own.fan") is not None
+
+
+def test_class_that_names_a_cause_may_isolate_by_itself() -> None:
+    for evidence_class in set(EvidenceClass) - SUSPICION:
+        text = _suspects('remedy = "isolate_node"', evidence_class.name.lower())
+        assert load_rules([("own.toml", text)]).named("own.fan") is not None
 
 
 def test_an_example_that_the_rule_does_not_hit_is_told() -> None:
