@@ -136,7 +136,7 @@ def judge(evidence: Evidence, history: History, rules: RuleSet) -> Verdict:
     hits = _hits(seen, facts, rules)
     culprit = ranks.culprit(hits)
     if not hits:
-        return _unknown(facts, seen, culprit)
+        return _unknown(evidence, history, facts, seen, culprit)
     among = _of_culprit(hits, culprit, ranks) or hits
     among = _of_this_attempt(_without_soft(among, facts), evidence)
     best = max(among, key=lambda hit: hit.rank_key)
@@ -423,11 +423,20 @@ def _refined(best: Hit, hits: list[Hit]) -> Hit:
     )
 
 
-def _unknown(facts: Mapping[str, FactValue], seen: Scan, culprit: across_ranks.Culprit) -> Verdict:
+def _unknown(
+    evidence: Evidence, history: History, facts: Mapping[str, FactValue], seen: Scan,
+    culprit: across_ranks.Culprit,
+) -> Verdict:  # fmt: skip
     clean = bool(facts.get("checks.clean"))
     reason = "Nothing that is known explains this"
-    if facts.get("exit.running") and facts.get("phase") != "bootcheck":
-        remedy, then = Remedy.MARK_HANG, "it runs, so nothing is killed: look into it"
+    if evidence == Evidence() and history == History():
+        remedy, reason, then = (
+            Remedy.MARK_HANG,
+            "Nothing was told of it",
+            "nothing is done before something is",
+        )
+    elif facts.get("exit.running") and facts.get("phase") != "bootcheck":
+        remedy, then = Remedy.MARK_HANG, "no end is told, so nothing is killed: look into it"
     else:
         remedy, then = Remedy.RESTART_PROCESS, "the cheapest restart"
     return Verdict(

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from agent.wire import MAX_LINE_BYTES
+from apps.access.printable import printable, without_looks
 
 MAX_LINES = 2000
 MARK = "[redacted]"
@@ -51,6 +52,11 @@ def redact(text: str) -> str:
     for pattern, stands_for in _PATTERNS:
         text = pattern.sub(stands_for, text)
     return text
+
+
+def for_terminal(text: str) -> str:
+    """One line of a job's or a person's text as a terminal may show it: no secrets, and nothing that it obeys."""
+    return printable(redact(without_looks(text)))
 
 
 def clean_lines(lines: Iterable[str]) -> list[str]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from django.conf import settings
 
 from recovery.rules.builtin import builtin_rules
-from recovery.rules.loading import Problem, RuleFileError, load_rules
+from recovery.rules.loading import MAX_FILE, Problem, RuleFileError, load_rules
 from recovery.rules.rule import RuleSet
 from recovery.rules.trying import example_problems
 
@@ -23,11 +23,16 @@ def rules_with(path: Path) -> RuleSet:
     Raises:
         RuleFileError: It cannot be read, or a rule in it is wrong or does not hit its own examples.
     """
+    return rules_from(read_rule_file(path), base=builtin_rules(), name=str(path))
+
+
+def read_rule_file(path: Path) -> str:
+    """What a rule file holds, and never much more than may be read of one. Raises RuleFileError."""
     try:
-        content = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        with path.open("rb") as file:
+            return file.read(4 * MAX_FILE + 4).decode()
+    except (OSError, ValueError) as error:
         raise RuleFileError([Problem(str(path), 0, "", "", f"cannot be read: {error}")]) from error
-    return rules_from(content, base=builtin_rules(), name=str(path))
 
 
 def rules_from(content: str, *, base: RuleSet, name: str = "your rules") -> RuleSet:
@@ -47,8 +52,15 @@ def _loaded() -> tuple[RuleSet, str]:
     try:
         return rules_with(Path(path)), ""
     except RuleFileError as error:
-        logger.error("rules.refused", extra={"file": path, "detail": str(error)})  # noqa: TRY400 - no bug of ours
+        logger.error("rules.refused %s", "; ".join(str(error).splitlines()))  # noqa: TRY400 - no bug of ours
         return builtin_rules(), str(error)
+    except (
+        Exception
+    ) as error:  # whatever a file does to the loader: a desk without decisions is the worse answer
+        what = f"it cannot be used ({type(error).__name__}): report this with the file, it is a mistake of the desk's"
+        refused = str(Problem(path, 0, "", "", what))
+        logger.exception("rules.refused %s", refused)
+        return builtin_rules(), refused
 
 
 def current_rules() -> RuleSet:

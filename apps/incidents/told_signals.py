@@ -1,6 +1,7 @@
-"""What is wrong with signals that a person typed: the form of the labelled cases, checked before it is judged.
+"""What is wrong with signals that a person gave: the form of the labelled cases, checked before it is judged.
 
-The judge leaves out what has another shape, as it must for stored evidence. Whoever tries rules has to learn of it.
+The judge leaves out what has another shape, as it must for stored evidence. Whoever asked for a verdict has to learn
+of it.
 """
 
 from __future__ import annotations
@@ -12,6 +13,9 @@ from typing import Any
 
 CHECK_RESULTS = ("pass", "fail", "timeout")
 PHASES = ("bootcheck", "run", "troubleshoot")
+
+#: More than so many are not looked for: whoever sent them has another form in mind.
+MAX_PROBLEMS = 200
 
 Problems = dict[str, str]
 Kind = tuple[str, Callable[[Any], bool]]
@@ -67,21 +71,24 @@ _RANK: Mapping[str, Kind] = {
 }
 
 
-def problems_of(signals: Mapping[str, Any]) -> Problems:
+def problems_of(signals: Mapping[str, Any], *, has_log: bool = False) -> Problems:
     """What is wrong, by path of the key (``checks.gpu``, ``ranks.0.node``), each with what to do; empty = nothing.
 
-    A known key may be null: then it is not told.
+    A known key may be null: then it is not told. ``has_log``: the log is among the signals, as in a labelled case.
     """
     problems: Problems = {}
-    if "log_tail" in signals:
+    if "log_tail" in signals and not has_log:
         problems["log_tail"] = "the log is told apart from its signals; leave it out here."
-    _check({key: value for key, value in signals.items() if key != "log_tail"}, _SIGNALS, "", problems)
+        signals = {key: value for key, value in signals.items() if key != "log_tail"}
+    _check(signals, {**_SIGNALS, "log_tail": _LINES} if has_log else _SIGNALS, "", problems)
     for name, kind in (("checks", _RESULT), ("metrics", _METRIC)):
         told = signals.get(name)
         if isinstance(told, dict):
             _check(told, dict.fromkeys(told, kind), f"{name}.", problems)
     ranks = signals.get("ranks")
     for number, rank in enumerate(ranks if isinstance(ranks, list) else ()):
+        if len(problems) >= MAX_PROBLEMS:
+            break
         if isinstance(rank, dict):
             _check(rank, _RANK, f"ranks.{number}.", problems)
         else:
@@ -91,8 +98,10 @@ def problems_of(signals: Mapping[str, Any]) -> Problems:
 
 def _check(told: Mapping[str, Any], known: Mapping[str, Kind], path: str, problems: Problems) -> None:
     for key, value in told.items():
+        if len(problems) >= MAX_PROBLEMS:
+            return
         if key not in known:
-            near = get_close_matches(str(key), known, n=1)
+            near = get_close_matches(str(key)[:100], known, n=1)
             advice = f"Was {near[0]} meant?" if near else f"Known are {', '.join(known)}."
             problems[f"{path}{str(key)[:100]}"] = f"no rule reads a key of this name. {advice}"
         elif value is not None and not known[key][1](value):

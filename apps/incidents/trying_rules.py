@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from apps.incidents.redact import clean_body, clean_lines
+from apps.incidents.redact import clean_body, clean_lines, for_terminal
 from apps.incidents.rules import current_rules, rules_from
 from recovery.observed import evidence_from_plain
 from recovery.past import read_recurrence
@@ -81,14 +81,14 @@ def plain_verdict(verdict: Verdict) -> dict[str, Any]:
 
 
 def as_text(tried: Mapping[str, Any]) -> str:
-    """The same for a terminal."""
+    """The same for a terminal, which obeys nothing of it."""
     verdict = tried["verdict"]
     lines = []
     for hit in tried["hits"]:
         lines.append(
-            f"{hit['rule']:<28} {hit['class']:<8} {hit['category']}, {hit['remedy']}: {hit['reason']}"
+            f"{hit['rule']:<28} {hit['class']:<8} {hit['category']}, {hit['remedy']}: {for_terminal(hit['reason'])}"
         )
-        lines += [f"    {line[:160]}" for line in hit["lines"]]
+        lines += [f"    {for_terminal(line)[:160]}" for line in hit["lines"]]
     if not lines:
         lines.append("No rule hits.")
     count = tried["read_lines"]
@@ -96,15 +96,18 @@ def as_text(tried: Mapping[str, Any]) -> str:
     lines += [
         "",
         f"{count} line{'' if count == 1 else 's'} read{empty}",
-        f"Verdict: {verdict['category']} ({verdict['means']})",
+        f"Verdict: {verdict['category']} ({for_terminal(verdict['means'])})",
         f"  remedy {verdict['remedy']}, blame {verdict['blame']}",
         f"  confidence {verdict['confidence']:.2f}, by {verdict['rule']}",
-        f"  {verdict['reason']}",
+        f"  {for_terminal(verdict['reason'])}",
     ]
-    lines += [f"  against: {each['text'][:160]} ({each['rule']})" for each in verdict["contradictions"]]
-    lines += [f"  not {each['remedy']}: {each['because']}" for each in verdict["refused"]]
+    lines += [
+        f"  against: {for_terminal(each['text'])[:160]} ({each['rule']})"
+        for each in verdict["contradictions"]
+    ]
+    lines += [f"  not {each['remedy']}: {for_terminal(each['because'])}" for each in verdict["refused"]]
     if verdict["way_back"]:
-        lines.append(f"  way back: {verdict['way_back']}")
+        lines.append(f"  way back: {for_terminal(verdict['way_back'])}")
     if tried["unread_lines"] or tried["unread_steps"]:
         lines.append(f"  not read: {tried['unread_lines']} lines, {tried['unread_steps']} tries of patterns")
     return "\n".join(lines)

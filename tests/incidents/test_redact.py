@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from apps.incidents.redact import MARK, MAX_LINES, clean_body, clean_lines, redact
+from apps.incidents.redact import MARK, MAX_LINES, clean_body, clean_lines, for_terminal, redact
 
 KEY = ["-----BEGIN RSA PRIVATE KEY-----", "MIIEpAIBAAKCAQEA", "abc", "-----END RSA PRIVATE KEY-----"]
 
@@ -46,6 +46,10 @@ def test_secret_is_gone_and_marked(line: str, secret: str) -> None:
 )
 def test_ordinary_line_stays_as_it_is(line: str) -> None:
     assert redact(line) == line
+
+
+def test_colours_do_not_hide_a_secret_from_who_shows_it() -> None:
+    assert for_terminal("pass\x1b[1mword\x1b[0m=hunter22 \x1b[2J") == rf"password={MARK} \x1b[2J"
 
 
 def test_key_block_over_lines_is_gone() -> None:

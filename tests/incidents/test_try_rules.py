@@ -17,7 +17,7 @@ ECC = "RuntimeError: CUDA error: uncorrectable ECC error encountered"
 
 
 def run(monkeypatch: pytest.MonkeyPatch, log: bytes, *words: str) -> str:
-    monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(log)))
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(log), isatty=lambda: False))
     out = io.StringIO()
     call_command("try_rules", *words, stdout=out)
     return out.getvalue()
@@ -43,6 +43,22 @@ def test_secrets_of_the_log_are_not_shown() -> None:
     tried = try_rules([secret], {"exit_code": 1, "kernel_log": [secret]})
     assert "[redacted]" in tried["hits"][0]["lines"][0]
     assert "abcdefghijklmnop" not in json.dumps(tried)
+
+
+def test_terminal_obeys_nothing_of_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = b"\x1b]0;pwned\x07\x1b[31mCUDA out of memory\x1b[2J password=hunter2\n"
+    text = run(
+        monkeypatch, log, "--signals", '{"metrics": {"jobs_failing_alike": 9, "failing_alike": "\\u001b[2J"}}'
+    )
+    assert r"    \x1b]0;pwned\x07CUDA out of memory\x1b[2J password=[redacted]" in text.splitlines()
+    assert all(line.isprintable() for line in text.splitlines())
+
+
+def test_who_types_at_a_terminal_is_told_how_to_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(b""), isatty=lambda: True))
+    err = io.StringIO()
+    call_command("try_rules", stdout=io.StringIO(), stderr=err)
+    assert "end it with Ctrl-D" in err.getvalue()
 
 
 def test_empty_log_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

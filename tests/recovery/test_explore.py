@@ -271,6 +271,26 @@ def test_command_says_states_transitions_depth_and_seconds() -> None:
     assert text.endswith("every property holds in every state that was met\n")
 
 
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (
+            {"small": True, "workers": 5, "model": "processes"},
+            "--small walks settings of its own: leave --workers out",
+        ),
+        ({"small": True, "max_retry": 2}, "leave --max-retry out"),
+        ({"mutant": "must-exit-ignored", "workers": 3}, "--mutant walks settings of its own"),
+        (
+            {"model": "holds", "workers": 2, "max_retry": 1},
+            "one size whatever the job's: leave --workers and --max",
+        ),
+    ],
+)
+def test_a_size_that_would_say_nothing_is_refused(options: dict[str, Any], says: str) -> None:
+    with pytest.raises(CommandError, match=says):
+        run(**options)
+
+
 def test_walk_is_told_beside_the_first_proof_and_with_what_is_cut() -> None:
     found, made = walked("channels", 0)
     assert re.fullmatch(

@@ -8,6 +8,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
+from apps.access.printable import printable, printable_lines
 from apps.incidents import backtesting
 from apps.incidents.fault_traces import read_trace
 from recovery.errors import BadInput
@@ -61,8 +62,8 @@ class Command(BaseCommand):
                 tell=tell,
             )
         except BadInput as error:
-            raise CommandError(str(error)) from error
-        self.stdout.write(backtesting.render(result), ending="")
+            raise CommandError(printable(str(error))) from error
+        self.stdout.write(printable_lines(backtesting.render(result)), ending="")
         if options["json"] is not None:
             try:
                 options["json"].write_text(json.dumps(backtesting.as_plain(result), indent=1) + "\n")

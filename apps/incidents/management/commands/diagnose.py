@@ -9,7 +9,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from apps.incidents.diagnosing import WrongCase, case_of, explanation, prediction, verdict_on
+from apps.incidents.diagnosing import NotUnderstood, WrongCase, case_of, explanation, prediction, verdict_on
 from apps.incidents.rules import current_rules, rules_with
 from recovery.rules.loading import RuleFileError
 
@@ -28,11 +28,13 @@ class Command(BaseCommand):
             in_force = rules_with(rules) if rules else current_rules()
         except RuleFileError as error:
             raise CommandError(str(error)) from error
-        wrong = 0
+        cases, wrong, not_understood = 0, 0, NotUnderstood()
         try:
             source = sys.stdin.buffer if file == "-" else Path(file).open("rb")  # noqa: SIM115
         except OSError as error:
             raise CommandError(f"{file} cannot be read: {error}") from error
+        if file == "-" and sys.stdin.isatty():
+            self.stderr.write("Reading cases from this terminal, one a line; end them with Ctrl-D.")
         with source:
             for n, raw in enumerate(source, 1):
                 line = raw.decode("utf-8", "replace").strip()
@@ -44,9 +46,16 @@ class Command(BaseCommand):
                     wrong += 1
                     self.stderr.write(f"{file}, line {n}: {error}; the line is left out")
                     continue
+                cases += 1
+                for sentence in not_understood.of(signals):
+                    self.stderr.write(f"{file}, line {n}: {sentence}")
                 verdict = verdict_on(signals, in_force)
                 self.stdout.write(json.dumps(prediction(case_id, verdict)))
                 if explain:
                     self.stderr.write(explanation(case_id, verdict))
+        if not_understood.more:
+            self.stderr.write(f"{file}: {not_understood.more} more like these were not understood")
+        if not cases and not wrong:
+            self.stderr.write(f"{file} holds no case: nothing was judged")
         if wrong:
             raise CommandError(f"{wrong} of the lines of {file} were no cases; see above")

@@ -8,6 +8,7 @@ from typing import Any
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
+from apps.access.printable import printable, printable_lines
 from apps.incidents import economics
 from apps.incidents.fault_traces import NamedTrace, read_trace
 from apps.incidents.gpu_prices import read_prices
@@ -72,8 +73,8 @@ class Command(BaseCommand):
         try:
             text = getattr(self, f"_{what}")(options)
         except BadInput as error:
-            raise CommandError(str(error)) from error
-        self.stdout.write(text, ending="")
+            raise CommandError(printable(str(error))) from error
+        self.stdout.write(printable_lines(text), ending="")
 
     def _checkpoint(self, options: dict[str, Any]) -> str:
         def given(name: str) -> Figure | None:

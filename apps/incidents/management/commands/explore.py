@@ -8,7 +8,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from recovery.explore import report
-from recovery.explore.catalog import SMALL, TITLES, full, models
+from recovery.explore.catalog import FIRST_PROOF_STATES, SMALL, TITLES, full, models
 from recovery.explore.engine import Model, Walk, walk
 from recovery.explore.mutants import MUTANTS, Mutant
 
@@ -21,13 +21,15 @@ class Command(BaseCommand):
     requires_system_checks: list[str] = []
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("--workers", type=int, default=3, help="workers of the job (default 3)")
-        parser.add_argument("--max-retry", type=int, default=2, help="the user's limit (default 2)")
+        parser.add_argument(
+            "--workers", type=int, help="workers of the job, in processes and channels (default 3)"
+        )
+        parser.add_argument("--max-retry", type=int, help="the user's limit, in the same models (default 2)")
         parser.add_argument("--model", choices=[*TITLES, "all"], default="all")
         parser.add_argument(
             "--small",
             action="store_true",
-            help="the settings of a test run; --workers, --max-retry say nothing then",
+            help="the settings of a test run, in place of --workers and --max-retry",
         )
         parser.add_argument(
             "--unreduced", action="store_true", help="tell workers apart that differ by name only"
@@ -44,8 +46,7 @@ class Command(BaseCommand):
         if options["mutants"]:
             self.stdout.write(report.mutants())
             return
-        if not 1 <= options["workers"] <= 5 or not 0 <= options["max_retry"] <= 5:
-            raise CommandError("give 1 to 5 workers and a max retry of 0 to 5: more would not end")
+        workers, max_retry = _size(options)
         mutant = MUTANTS[options["mutant"]] if options["mutant"] else None
         names = list(TITLES) if options["model"] == "all" else [options["model"]]
         if mutant is not None:
@@ -53,11 +54,7 @@ class Command(BaseCommand):
             return
         broken = 0
         for name in names:
-            size = (
-                SMALL[name]
-                if options["small"]
-                else full(name, workers=options["workers"], max_retry=options["max_retry"])
-            )
+            size = SMALL[name] if options["small"] else full(name, workers=workers, max_retry=max_retry)
             for model in models(name, size):
                 broken += self._walk(model, options).violation is not None
         if broken:
@@ -97,3 +94,24 @@ class Command(BaseCommand):
 
     def _tell(self, depth: int, states: int) -> None:
         self.stdout.write(f"  … depth {depth}, {states:,} states")
+
+
+def _size(options: dict[str, Any]) -> tuple[int, int]:
+    """Workers and max retry. CommandError where they are given and would say nothing, or are too many."""
+    given = [f"--{name.replace('_', '-')}" for name in ("workers", "max_retry") if options[name] is not None]
+    if given:
+        has_own_settings = "--small" if options["small"] else "--mutant" if options["mutant"] else ""
+        if has_own_settings:
+            raise CommandError(
+                f"{has_own_settings} walks settings of its own: leave {' and '.join(given)} out, "
+                f"or {has_own_settings}"
+            )
+        if options["model"] not in {"all", *FIRST_PROOF_STATES}:
+            raise CommandError(
+                f"the model {options['model']} has one size whatever the job's: leave {' and '.join(given)} out"
+            )
+    workers = 3 if options["workers"] is None else options["workers"]
+    max_retry = 2 if options["max_retry"] is None else options["max_retry"]
+    if not 1 <= workers <= 5 or not 0 <= max_retry <= 5:
+        raise CommandError("give 1 to 5 workers and a max retry of 0 to 5: more would not end")
+    return workers, max_retry

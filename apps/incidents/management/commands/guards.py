@@ -9,6 +9,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from apps.access.clock import database_now
 from apps.access.models import Cluster
+from apps.access.printable import printable
 from apps.access.services import audit
 from apps.incidents.guard_models import GuardLimit
 from apps.incidents.services import guarding
@@ -73,12 +74,13 @@ class Command(BaseCommand):
             limit = row.as_limit()
             state = "" if row.is_enabled else "  (off)"
             group = str(limit.dimension).replace("_", " ")
-            self.stdout.write(f"  {row.name}: {limit_words(limit)} by {group}{state}")
+            self.stdout.write(f"  {printable(row.name)}: {limit_words(limit)} by {group}{state}")
             for counter in sorted(row.counters.all(), key=lambda each: each.group):
                 used = guarding.used_now(counter, limit, now)
                 if used or counter.refusals or counter.drifts or shows_all:
+                    whose = printable(counter.group)
                     self.stdout.write(
-                        f"    {counter.group}: {used} of {counter.cap} ({counter.members} machines), refused "
+                        f"    {whose}: {used} of {counter.cap} ({counter.members} machines), refused "
                         f"{counter.refusals}{f', drifted: {counter.drift}' if counter.drifts else ''}"
                     )
 

@@ -12,6 +12,7 @@ from django.utils.timezone import is_naive
 
 from apps.access.clock import database_now
 from apps.incidents.policy import current_policy
+from apps.incidents.redact import for_terminal
 from apps.incidents.services.replaying import Difference, decisions_of, replay_all
 
 _AGE = re.compile(r"^(?P<n>\d+)\s*(?P<unit>[smhd])$")
@@ -75,12 +76,12 @@ def _table(found: list[Difference], *, full: bool) -> list[str]:
     rows = [("subject", "decision", "made at", "was", "comes out", "first difference")]
     rows += [
         (
-            each.subject,
+            for_terminal(each.subject),
             str(each.n),
             f"{each.at:%Y-%m-%d %H:%M:%S}Z" if each.at else "",
-            each.was,
-            each.comes_out,
-            each.places[0],
+            for_terminal(each.was),
+            for_terminal(each.comes_out),
+            for_terminal(each.places[0]),
         )
         for each in found
     ]
@@ -90,5 +91,5 @@ def _table(found: list[Difference], *, full: bool) -> list[str]:
         cells = [cell.ljust(width) for cell, width in zip(row[:5], widths, strict=True)]
         lines.append("  ".join([*cells, row[5]]).rstrip())
         if full and difference is not None:
-            lines += [f"    {place}" for place in difference.places[1:]]
+            lines += [f"    {for_terminal(place)}" for place in difference.places[1:]]
     return lines

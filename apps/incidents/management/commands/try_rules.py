@@ -9,6 +9,8 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
+from apps.incidents.redact import for_terminal
+from apps.incidents.rules import read_rule_file
 from apps.incidents.told_signals import problems_of
 from apps.incidents.trying_rules import as_text, try_rules
 from recovery.rules.loading import RuleFileError
@@ -37,14 +39,18 @@ class Command(BaseCommand):
         if not isinstance(beside, dict):
             raise CommandError("--signals is a JSON object")
         if wrong := problems_of(beside):
-            told = "\n".join(f"  {path}: {sentence}" for path, sentence in wrong.items())
+            told = "\n".join(
+                f"  {for_terminal(path)}: {for_terminal(sentence)}" for path, sentence in wrong.items()
+            )
             raise CommandError(f"--signals cannot be judged as it is:\n{told}")
+        if sys.stdin.isatty():
+            self.stderr.write(
+                "Reading a log from this terminal: paste it, and end it with Ctrl-D on a line of its own."
+            )
         log = sys.stdin.buffer.read(MAX_BYTES).decode("utf-8", "replace")
         try:
-            content = rules.read_text(encoding="utf-8") if rules else ""
+            content = read_rule_file(rules) if rules else ""
             tried = try_rules(log.splitlines(), beside, content, rules_name=str(rules))
-        except (OSError, UnicodeDecodeError) as error:
-            raise CommandError(f"{rules} cannot be read: {error}") from error
         except RuleFileError as error:
             raise CommandError(str(error)) from error
         self.stdout.write(json.dumps(tried, indent=2) if options["json"] else as_text(tried))
