@@ -50,6 +50,8 @@ _FINAL = frozenset({"gpu_mem_uncorrectable", "node_lost"})
 _OF_LINKS = frozenset(_CHECK_OF_LINK)
 #: A run that made progress within so many seconds goes on.
 _MOVES_SECONDS = 120.0
+#: How a machine comes back on which new containers did not help, where the rule names no way: see ``_climbed``.
+_EXIT_OF_CLIMBED = "host-service"
 #: What history says against this machine.
 _POINTS_HERE = ("past.repeated", "past.only_here", "past.same_node", "past.fine_elsewhere", "nodes.one")
 _SUPPORTED = 0.05
@@ -483,7 +485,7 @@ def _verdict(
         evidence_class=best.rule.evidence_class,
         culprit_rank=culprit.rank,
         culprit_node=culprit.node,
-        exit=rules.exits.get(best.rule.exit, "") if isolates else "",
+        exit=rules.exits.get(best.rule.exit or _EXIT_OF_CLIMBED, "") if isolates else "",
         means=best.rule.means if best.category == best.rule.category else "",
         evidence=_cited([best, *support]),
         contradictions=_cited(against),

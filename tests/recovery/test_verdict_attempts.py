@@ -81,6 +81,16 @@ def test_what_was_tried_in_vain_moves_one_step_up() -> None:
     assert verdict("every start on every node", exit_code=1, log_tail=log).remedy == "fail_fast"
 
 
+def test_machine_taken_out_for_containers_in_vain_has_a_way_back() -> None:
+    rule = builtin_rules().named("device.held")
+    assert rule is not None
+    assert rule.exit == ""
+    metrics = {"leftover_process_from_previous_attempt": 1}
+    found = verdict("the second new container on this node ends so", exit_code=1, metrics=metrics)
+    assert (found.rule, found.remedy) == ("device.held", "isolate_node")
+    assert "new container start there, then untaint" in found.exit
+
+
 def test_place_of_earlier_attempts_is_compared_with_this_log() -> None:
     log = ["step=1840", "WorkNCCL(SeqNum=7, OpType=ALLREDUCE): collective operation timeout"]
     assert (
