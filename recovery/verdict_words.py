@@ -522,11 +522,12 @@ def _overruled(hit: Hit, best: Hit, culprit_rank: int | None) -> str:
         return best.reason.rpartition("; ")[2]  # its own context turned it
     kind, winner = hit.rule.evidence_class, best.rule.evidence_class
     if hit.rank_key <= best.rank_key or hit.rule is best.rule:
-        than = (
-            f"weaker than {winner.name.lower()}"
-            if kind < winner
-            else f"{winner.name.lower()} as well, but less exact"
-        )
+        if kind < winner:
+            than = f"weaker than {winner.name.lower()}"
+        elif hit.rule.specificity < best.rule.specificity:
+            than = "as strong, but less exact"
+        else:
+            than = "as strong and as exact, but of a later rule"
         return f"outweighed: {hit.reason} ({kind.name.lower()} evidence, {than})"
     if EXPLAINS_DEVICE in best.rule.tags:
         why = "it follows from what the program did before"
