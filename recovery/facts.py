@@ -19,8 +19,13 @@ MANY_NODES = 3
 #: A GPU that clocks below this share of its peers' median is slow. Source: DOMAIN section 8, clocks.
 SLOW_CLOCK_RATIO = 0.85
 
+#: A run that made progress within so many seconds goes on.
+MOVES_SECONDS = 120.0
+
 HARDWARE_CHECKS = ("gpu", "rdma")
-_LIVE_REASONS = frozenset({"", "running", "pending", "containercreating", "podinitializing", "terminating"})
+#: Reasons of a pod whose container has not started.
+WAITING_REASONS = frozenset({"pending", "containercreating", "podinitializing"})
+_LIVE_REASONS = frozenset({"", "running", "terminating", *WAITING_REASONS})
 _HISTORY = tuple(field.name for field in fields(History) if field.name not in {"told", "places"})
 
 
@@ -60,6 +65,14 @@ def facts_of(evidence: Evidence, history: History) -> dict[str, FactValue]:
     if not any(line.strip() for line in evidence.log) and not evidence.kernel:
         facts["log.empty"] = True
     return facts
+
+
+def makes_progress(facts: Mapping[str, FactValue]) -> bool:
+    """Whether the run goes on: nothing ended, and steps are made, by their time or by what the log tells."""
+    if not facts.get("exit.running") or facts.get("checks.hardware_failed"):
+        return False
+    idle = facts.get("metric.seconds_since_progress")
+    return idle < MOVES_SECONDS if isinstance(idle, float) else bool(facts.get("seen.log.training"))
 
 
 def _ends(evidence: Evidence, facts: dict[str, FactValue]) -> None:

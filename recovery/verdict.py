@@ -10,28 +10,25 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from recovery import across_ranks, announced
-from recovery.facts import facts_of
+from recovery.facts import facts_of, makes_progress
+from recovery.hits import TAKES_OUT, Hit
 from recovery.observed import Evidence
 from recovery.past import History
 from recovery.rules.rule import Blame, EvidenceClass, FactValue, Origin, Remedy, Rule, RuleSet, said
 from recovery.scan import Line, Scan, scan
+from recovery.verdict_words import (
+    EXPLAINS_DEVICE,
+    SHARED,
+    Cited,
+    Refused,
+    cited,
+    considered,
+    contradictions,
+    passed_checks,
+)
 
-MAX_SHOWN = 20
-_MAX_SHOWN_LINE = 500
+__all__ = ["Cited", "Refused", "Verdict", "all_hits", "judge"]
 
-#: How strongly a class speaks, in [0, 1]; chosen in the order of DOMAIN 7, not measured.
-_WEIGHTS: Mapping[EvidenceClass, float] = {
-    EvidenceClass.CHECK: 0.95,
-    EvidenceClass.COMPARED: 0.92,
-    EvidenceClass.DEVICE: 0.9,
-    EvidenceClass.NODE: 0.9,
-    EvidenceClass.END: 0.85,
-    EvidenceClass.LOG: 0.8,
-    EvidenceClass.HINT: 0.6,
-    EvidenceClass.METRIC: 0.5,
-    EvidenceClass.SYMPTOM: 0.4,
-    EvidenceClass.BENIGN: 0.2,
-}
 #: Two rules of one class whose specificities differ by no more are about as exact.
 ABOUT_AS_EXACT = 8
 _GOES_ON = frozenset(
@@ -39,61 +36,17 @@ _GOES_ON = frozenset(
 )
 _CONTRADICTED = 0.15
 _OF_SET_UP = frozenset({"bad_config", "container_env"})
-_SHARED = frozenset({"shared_storage", "shared_network", "container_env", "image_registry"})
 #: What a platform does to pod after pod on all of its nodes.
-_OF_PLATFORM = frozenset({"disk_full", *_SHARED})
-#: A rule that explains the errors of a device in the process by what the program did before.
-_EXPLAINS_DEVICE = "explains-device"
+_OF_PLATFORM = frozenset({"disk_full", *SHARED})
 _CHECK_OF_LINK: Mapping[str, str] = {"gpu_fabric": "check.gpu", "rdma_nic": "check.rdma"}
 #: The node has gone, or computes or stores wrongly.
 _FINAL = frozenset({"gpu_mem_uncorrectable", "node_lost"})
 _OF_LINKS = frozenset(_CHECK_OF_LINK)
-#: A run that made progress within so many seconds goes on.
-_MOVES_SECONDS = 120.0
 #: How a machine comes back on which new containers did not help, where the rule names no way: see ``_climbed``.
 _EXIT_OF_CLIMBED = "host-service"
 #: What history says against this machine.
 _POINTS_HERE = ("past.repeated", "past.only_here", "past.same_node", "past.fine_elsewhere", "nodes.one")
 _SUPPORTED = 0.05
-
-
-@dataclass(frozen=True, slots=True)
-class Hit:
-    """A rule that applies here, with what it concludes in this context, and the lines that it rests on."""
-
-    rule: Rule
-    category: str
-    remedy: Remedy
-    blame: Blame
-    reason: str
-    lines: tuple[Line, ...] = ()
-
-    @property
-    def rank_key(self) -> tuple[int, int, int]:
-        """Greater wins: class, specificity, earlier rule."""
-        return (self.rule.evidence_class, self.rule.specificity, -self.rule.order)
-
-    @property
-    def weight(self) -> float:
-        """How strongly it speaks, in [0, 1]."""
-        return _WEIGHTS[self.rule.evidence_class]
-
-
-@dataclass(frozen=True, slots=True)
-class Cited:
-    """One thing that a verdict rests on, or that speaks against it."""
-
-    text: str
-    rule: str
-    weight: float
-
-
-@dataclass(frozen=True, slots=True)
-class Refused:
-    """A remedy that was considered and not taken."""
-
-    remedy: Remedy
-    because: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,7 +216,7 @@ def _explained(best: Hit, hits: list[Hit]) -> Hit:
     """What the program did wrong before outranks the device errors that followed from it in its process."""
     if best.category not in {"gpu_app_fault", "transient_unknown", "unknown"} or best.blame is Blame.NODE:
         return best
-    causes = [hit for hit in hits if _EXPLAINS_DEVICE in hit.rule.tags]
+    causes = [hit for hit in hits if EXPLAINS_DEVICE in hit.rule.tags]
     return max(causes, key=lambda hit: hit.rank_key, default=best)
 
 
@@ -272,7 +225,7 @@ def _lasting(best: Hit, facts: Mapping[str, FactValue]) -> Hit:
     waits = {Remedy.BACKOFF_SHARED, Remedy.RESTART_CONTAINER, Remedy.RESTART_PROCESS}
     if facts.get("past.first_time") or facts.get("past.only_ours") or facts.get("seen.outage-words"):
         return best
-    if facts.get("past.never_worked") and best.category in _SHARED and best.remedy in waits:
+    if facts.get("past.never_worked") and best.category in SHARED and best.remedy in waits:
         return replace(
             best,
             remedy=Remedy.NEEDS_OPERATOR,
@@ -304,7 +257,7 @@ def _measured(best: Hit, hits: list[Hit], facts: Mapping[str, FactValue]) -> Hit
     """
     if best.remedy is not Remedy.ISOLATE_NODE or best.rule.evidence_class is EvidenceClass.CHECK:
         return best
-    if (_is_carried(best, facts) or not _is_final(best, facts)) and _makes_progress(facts):
+    if (_is_carried(best, facts) or not _is_final(best, facts)) and makes_progress(facts):
         return replace(
             best,
             remedy=Remedy.EVICT_AT_CHECKPOINT,
@@ -352,14 +305,6 @@ def _is_final(best: Hit, facts: Mapping[str, FactValue]) -> bool:
     if best.rule.evidence_class is not EvidenceClass.DEVICE:
         return False
     return not (facts.get("seen.disk.predicts") and not facts.get("seen.disk.lost-data"))
-
-
-def _makes_progress(facts: Mapping[str, FactValue]) -> bool:
-    """Whether the run goes on: nothing ended, and steps are made, by their time or by what the log tells."""
-    if not facts.get("exit.running") or facts.get("checks.hardware_failed"):
-        return False
-    idle = facts.get("metric.seconds_since_progress")
-    return idle < _MOVES_SECONDS if isinstance(idle, float) else bool(facts.get("seen.log.training"))
 
 
 def _is_first_sight(best: Hit, hits: list[Hit], facts: Mapping[str, FactValue]) -> bool:
@@ -450,7 +395,7 @@ def _unknown(
         confidence=0.2,
         culprit_rank=culprit.rank,
         culprit_node=culprit.node,
-        considered=_considered(remedy, [], facts),
+        considered=considered(remedy, None, (), facts),
         unread_lines=seen.unread_lines,
         unread_steps=seen.unread_steps,
     )
@@ -463,18 +408,16 @@ def _verdict(
     others = sorted(
         (hit for hit in hits if hit.rule is not best.rule), key=lambda hit: hit.rank_key, reverse=True
     )
-    support = [hit for hit in others if _agree(hit, best)]
-    against = [
-        hit for hit in others if not _agree(hit, best) and hit.rule.evidence_class >= EvidenceClass.HINT
-    ]
+    support = [hit for hit in others if hit.agrees(best)]
+    against = [hit for hit in others if not hit.agrees(best) and not hit.is_last_resort]
+    passes = passed_checks(best.category, best.remedy, best.blame, facts)
     confidence = best.weight
     if support:
         confidence += _SUPPORTED
     if any(hit.rule.evidence_class >= best.rule.evidence_class for hit in against):
         confidence -= _CONTRADICTED
-    if facts.get("checks.clean") and best.blame is Blame.NODE:
+    if passes:
         confidence -= _SUPPORTED
-    isolates = best.remedy in {Remedy.ISOLATE_NODE, Remedy.EVICT_AT_CHECKPOINT}
     return Verdict(
         category=best.category,
         remedy=best.remedy,
@@ -485,55 +428,11 @@ def _verdict(
         evidence_class=best.rule.evidence_class,
         culprit_rank=culprit.rank,
         culprit_node=culprit.node,
-        exit=rules.exits.get(best.rule.exit or _EXIT_OF_CLIMBED, "") if isolates else "",
+        exit=rules.exits.get(best.rule.exit or _EXIT_OF_CLIMBED, "") if best.remedy in TAKES_OUT else "",
         means=best.rule.means if best.category == best.rule.category else "",
-        evidence=_cited([best, *support]),
-        contradictions=_cited(against),
-        considered=_considered(best.remedy, hits, facts),
+        evidence=cited([best, *(hit for hit in support if not hit.is_last_resort)]),
+        contradictions=contradictions(against, passes),
+        considered=considered(best.remedy, best, hits, facts, culprit.rank),
         unread_lines=seen.unread_lines,
         unread_steps=seen.unread_steps,
     )
-
-
-def _agree(one: Hit, other: Hit) -> bool:
-    return one.remedy is other.remedy or one.category == other.category or one.blame is other.blame
-
-
-def _cited(hits: list[Hit]) -> tuple[Cited, ...]:
-    cited = []
-    for hit in hits:
-        texts = [line.text.strip()[:_MAX_SHOWN_LINE] for line in hit.lines[:3]] or [hit.reason]
-        cited += [Cited(text, hit.rule.id, hit.weight) for text in texts]
-    return tuple(cited[:MAX_SHOWN])
-
-
-_NOT_ENOUGH: Mapping[Remedy, str] = {
-    Remedy.RESTART_PROCESS: "a new process would meet the same",
-    Remedy.RESTART_CONTAINER: "dearer than a new process, and nothing speaks against the container",
-    Remedy.EVICT_AT_CHECKPOINT: "the node is not known to be slow or wearing out",
-    Remedy.ISOLATE_NODE: "no failed hardware check and no device error that asks for it",
-    Remedy.MARK_HANG: "it has ended; there is nothing to look into any more",
-    Remedy.FAIL_FAST: "nothing shows that a retry is futile",
-    Remedy.BACKOFF_SHARED: "no shared dependency is seen in trouble",
-    Remedy.NEEDS_OPERATOR: "a remedy without people is left",
-}
-
-
-def _considered(taken: Remedy, hits: list[Hit], facts: Mapping[str, FactValue]) -> tuple[Refused, ...]:
-    """The remedies not taken, each with its reason: who asked for it and was outweighed, or why it does not fit."""
-    asked = {hit.remedy: hit for hit in sorted(hits, key=lambda hit: hit.rank_key)}
-    refused = []
-    for remedy in Remedy:
-        if remedy is taken:
-            continue
-        hit = asked.get(remedy)
-        if hit is not None:
-            because = f"outweighed: {hit.reason} ({hit.rule.evidence_class.name.lower()} evidence)"
-        elif remedy is Remedy.ISOLATE_NODE and facts.get("checks.clean"):
-            because = "every check is green and no device error asks for it"
-        elif remedy is Remedy.FAIL_FAST and facts.get("past.first_time"):
-            because = "seen for the first time: nothing shows that a retry is futile"
-        else:
-            because = _NOT_ENOUGH[remedy]
-        refused.append(Refused(remedy, because))
-    return tuple(refused)

@@ -6,7 +6,6 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,18 +13,8 @@ import pytest
 from apps.incidents.diagnosing import prediction, verdict_on
 from recovery.rules.builtin import builtin_rules
 from recovery.rules.categories import CATEGORIES
+from tests.cases.judged import FILES, cases, verdicts
 from tests.cases.scoring import score
-
-HERE = Path(__file__).parent
-FILES = (
-    "failures.jsonl",
-    "further.jsonl",
-    "second.jsonl",
-    "machines.jsonl",
-    "programs.jsonl",
-    "principles.jsonl",
-    "blind.jsonl",
-)
 
 
 @dataclass(frozen=True)
@@ -58,14 +47,9 @@ BARS = {
 
 
 @cache
-def cases(name: str) -> tuple[dict[str, Any], ...]:
-    return tuple(json.loads(line) for line in (HERE / name).read_text(encoding="utf-8").splitlines())
-
-
-@cache
 def predictions(name: str) -> dict[str, dict[str, Any]]:
-    rules = builtin_rules()
-    return {case["id"]: prediction(case["id"], verdict_on(case["signals"], rules)) for case in cases(name)}
+    judged = zip(cases(name), verdicts(name), strict=True)
+    return {case["id"]: prediction(case["id"], verdict) for case, verdict in judged}
 
 
 @pytest.mark.parametrize("bar", BARS.values(), ids=BARS)
@@ -109,8 +93,9 @@ DRESSES: dict[str, Callable[[str], str]] = {
 @pytest.mark.parametrize("dress", DRESSES)
 def test_what_launchers_put_around_lines_changes_no_verdict(dress: str) -> None:
     rules = builtin_rules()
-    for case in cases("programs.jsonl")[::4]:
+    name = "programs.jsonl"
+    for case, plain in [*zip(cases(name), verdicts(name), strict=True)][::4]:
         signals = case["signals"]
         dressed = signals | {"log_tail": [DRESSES[dress](line) for line in signals["log_tail"]]}
-        plain, other = verdict_on(signals, rules), verdict_on(dressed, rules)
+        other = verdict_on(dressed, rules)
         assert (other.remedy, other.blame) == (plain.remedy, plain.blame), case["id"]
