@@ -8,15 +8,15 @@ back. The numbers live in counters of the database; here is what they mean. Sour
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from itertools import accumulate, pairwise
 
 from recovery.errors import BadInput
 from recovery.lifecycle import ActionKind
-from recovery.records import Mode
 
 
 class Dimension(StrEnum):
@@ -39,6 +39,8 @@ class Measure(StrEnum):
 
 #: Kinds that take a machine out of service until it is released.
 STANDING_KINDS = frozenset({ActionKind.HOLD_NODE, ActionKind.FORCE_VACATE, ActionKind.REBOOT_NODE})
+#: Kinds that are about one machine, so that its rack, pool, power unit and switch count them.
+MACHINE_KINDS = STANDING_KINDS | {ActionKind.EVICT_WORKER}
 #: Kinds that a guard may count: those that interrupt somebody. No other is ever held back.
 GUARDED_KINDS = STANDING_KINDS | {
     ActionKind.RESTART_PROCESS,
@@ -55,6 +57,11 @@ KEPT_SLOTS = SLOTS + 1  # the present one is not over yet
 #: What a window counts is kept until it is over.
 LEAST_WINDOW_SECONDS = 1.0
 MOST_WINDOW_SECONDS = 31 * 86_400.0
+MOST_NUMBER = 2**31 - 1  # what a counter holds
+MOST_NAME = 63
+_NAME = re.compile(rf"[A-Za-z0-9_-]{{1,{MOST_NAME}}}")
+#: "No more than 110 pods per node": kubernetes.io/docs/setup/best-practices/cluster-large.
+MOST_PODS_OF_A_MACHINE = 110
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,55 +94,116 @@ def _floor_share(share: float, members: int) -> int:
     return math.floor(share * members + 1e-9)
 
 
-def check_limit(limit: Limit, groups: Mapping[str, int], *, mode: Mode, cluster: str = "") -> None:
-    """Refuse a limit that could never let anything through, or never hold anything back.
+@dataclass(frozen=True, slots=True)
+class Unreachable:
+    """Why a limit could never work on a fleet, and one near to it that could."""
+
+    why: str
+    field: str
+    mended: Limit
+
+
+def check_limit(limit: Limit, groups: Mapping[str, int], *, fleet: int = 0, cluster: str = "") -> None:
+    """Refuse a limit that could never let anything through, or never hold anything back, in any mode.
 
     Args:
         groups: Machines of each group that there is, by its name. Empty = not known yet, then shares and
             numbers are not compared with it.
-        mode: The mode of the cluster. In ``observe`` nothing is done, so a limit of 0 is a plan.
+        fleet: Machines of the whole cluster, which one tenant may come to take.
     Raises:
         BadInput: With the field, and what to set instead.
     """
-    _check_form(limit)
-    if limit.number is not None and limit.number < 0:
-        raise BadInput(f"a limit of {limit.number} is no number of {_what(limit)}", field="number")
-    if limit.number == 0 and mode is not Mode.OBSERVE:
-        what = (
-            "machine could ever be isolated"
-            if limit.measure is Measure.STANDING
-            else "action could ever begin"
-        )
+    check_form(limit)
+    if found := find_unreachable(limit, groups, fleet=fleet, cluster=cluster):
+        raise BadInput(found.why, field=found.field)
+
+
+def find_unreachable(
+    limit: Limit, groups: Mapping[str, int], *, fleet: int = 0, cluster: str = ""
+) -> Unreachable | None:
+    """Why a limit that is well formed could never work on this fleet; None where it can. Takes `check_limit`'s."""
+    found = _find(limit, groups, fleet, cluster)
+    if found is None:
+        return None
+    why, field, mends = found
+    last = replace(limit, number=1, share=None, at_least=0)  # 1 works on any fleet
+    mended = next((mend for mend in mends if _find(mend, groups, fleet, cluster) is None), last)
+    return Unreachable(why, field, mended)
+
+
+def most_in_window(limit: Limit, machines: int) -> int:
+    """The most of a window's actions that so many machines could take: what a limit must be under.
+
+    A machine is taken out of service, and the pods of a machine are interrupted, at most once a second each: the
+    next action on the same begins only when the one before has been seen to end. Far more than ever happens, on
+    purpose: what is at or above it is wrong for certain.
+    """
+    of_machine = 1 if STANDING_KINDS.issuperset(limit.actions) else MOST_PODS_OF_A_MACHINE
+    return math.floor(machines * of_machine * limit.window_seconds)
+
+
+type _Found = tuple[str, str, tuple[Limit, ...]]
+
+
+def _find(limit: Limit, groups: Mapping[str, int], fleet: int, cluster: str) -> _Found | None:
+    """Why, the field, and limits that may work instead, the nearest first."""
+    if limit.number == 0:
         per = "" if limit.measure is Measure.STANDING else f" {_per(limit.window_seconds)}"
-        raise BadInput(
-            f"limit 0{per} with mode {mode}: no {what}; set at least 1, or mode observe to do nothing",
-            field="number",
-        )
-    if not groups:
-        return
-    largest = max(groups.values())
-    if limit.measure is Measure.STANDING and limit.number is not None and limit.number > largest:
-        where = "the fleet" if limit.dimension is Dimension.CLUSTER else f"every {_word(limit.dimension)}"
-        raise BadInput(
-            f"limit {limit.number} is above {where}, the largest has {_machines(largest)}: it would never hold "
-            "anything back",
-            field="number",
-        )
-    if limit.share is None or mode is Mode.OBSERVE:
-        return
-    never = sorted(group for group, members in groups.items() if members > 0 and limit.cap(members) < 1)
+        what = "action could ever begin" if per else "machine could ever be isolated"
+        why = f"limit 0{per}: no {what}; set at least 1, or mode observe to do nothing"
+        return why, "number", (replace(limit, number=1),)
+    sizes = {group: members for group, members in groups.items() if members > 0}
+    never = sorted(group for group, members in sizes.items() if limit.cap(members) < 1)
     if never:
-        group, members = never[0], groups[never[0]]
+        assert limit.share is not None
+        group, members = never[0], sizes[never[0]]
         others = f", and {len(never) - 1} more" if len(never) > 1 else ""
-        raise BadInput(
+        why = (
             f"{_percent(limit.share)} of {_place(limit.dimension, group, cluster)} with {_machines(members)} is "
             f"{limit.share * members:.2g}{others}: it can never admit one; set at_least 1, or a share of "
-            f"{math.ceil(100 / members)} %",
-            field="share",
+            f"{math.ceil(100 / members)} %"
         )
+        return why, "share", (replace(limit, at_least=1),)
+    every = {*sizes.values()}
+    if limit.dimension is Dimension.TENANT and fleet:
+        every.add(fleet)  # one tenant may come to take all
+    return _find_idle(limit, every) if every else None
 
 
-def _check_form(limit: Limit) -> None:
+def _find_idle(limit: Limit, sizes: Set[int]) -> _Found | None:
+    """Where a limit is so high that it never holds anything back."""
+    largest = max(sizes)
+    if limit.measure is Measure.WINDOW:
+        if limit.cap(largest) <= 1 or any(limit.cap(size) < most_in_window(limit, size) for size in sizes):
+            return None
+        bound = most_in_window(limit, largest)
+        most = max(1, bound - 1)
+        why = f"limit {limit_words(limit)} is not under the {bound} that {_machines(largest)} could ever take"
+    else:
+        several = [size for size in sizes if size > 1]  # one machine is all or nothing
+        if limit.cap(largest) <= largest and not (
+            several and all(limit.cap(size) >= size for size in several)
+        ):
+            return None
+        most = max(1, largest - 1)
+        where = "the fleet" if limit.dimension is Dimension.CLUSTER else f"every {_word(limit.dimension)}"
+        why = (
+            f"limit {limit_words(limit)} lets {where} be isolated whole, the largest has {_machines(largest)}"
+        )
+    field = "number" if limit.number is not None else "at_least" if limit.at_least > 1 else "share"
+    mends = [replace(limit, number=most, share=None, at_least=0)]
+    if limit.share is not None:
+        mends.insert(0, replace(limit, number=None, at_least=1))
+    return f"{why}: it would never hold anything back; set at most {most}", field, tuple(mends)
+
+
+def check_form(limit: Limit) -> None:
+    """Refuse what is no limit, on any fleet. Raises BadInput with the field."""
+    if not _NAME.fullmatch(limit.name):
+        name = limit.name if len(limit.name) <= MOST_NAME else f"{limit.name[:MOST_NAME]}…"
+        raise BadInput(
+            f"{name!r} is no name of a guard: give 1 to {MOST_NAME} letters, digits, - and _", field="name"
+        )
     if not limit.actions:
         raise BadInput("a guard that counts no action guards nothing", field="actions")
     free = sorted(set(limit.actions) - GUARDED_KINDS)
@@ -147,11 +215,24 @@ def _check_form(limit: Limit) -> None:
     if limit.measure is Measure.STANDING and not STANDING_KINDS.issuperset(limit.actions):
         others = ", ".join(sorted(set(limit.actions) - STANDING_KINDS))
         raise BadInput(f"{others} leaves no machine out of service: limit it by a window", field="actions")
+    of_job = sorted(set(limit.actions) - MACHINE_KINDS)
+    if of_job and limit.dimension not in (Dimension.CLUSTER, Dimension.TENANT):
+        raise BadInput(
+            f"{', '.join(of_job)} is of a job and not of one machine, so no {_word(limit.dimension)} counts it: "
+            "limit it by cluster or tenant",
+            field="dimension",
+        )
+    _check_numbers(limit)
+
+
+def _check_numbers(limit: Limit) -> None:
     if limit.number is None and limit.share is None:
         raise BadInput("give a number, a share, or both", field="number")
+    if limit.number is not None and not 0 <= limit.number <= MOST_NUMBER:
+        raise BadInput(f"a limit of {limit.number} is no number of {_what(limit)}", field="number")
     if limit.share is not None and not 0 < limit.share <= 1:
         raise BadInput(f"a share of {limit.share:g} is not over 0 up to 1", field="share")
-    if limit.at_least < 0 or (limit.at_least and limit.share is None):
+    if not 0 <= limit.at_least <= MOST_NUMBER or (limit.at_least and limit.share is None):
         raise BadInput("at_least is a number of machines that goes with a share", field="at_least")
     if (limit.measure is Measure.WINDOW) != (limit.window_seconds > 0):
         needs = "needs a window over 0 s" if limit.measure is Measure.WINDOW else "has no window"

@@ -46,6 +46,9 @@ SCOPES = frozenset(
 )
 
 
+_LESS_TO_MORE = (Mode.OBSERVE, Mode.APPROVE, Mode.AUTO)
+
+
 def audit(
     *,
     at: datetime,
@@ -77,11 +80,20 @@ def audit(
 
 
 @transaction.atomic
-def set_cluster_mode(*, cluster_id: int, mode: Mode, actor_kind: str, actor: str, reason: str) -> Cluster:
+def set_cluster_mode(
+    *,
+    cluster_id: int,
+    mode: Mode,
+    actor_kind: str,
+    actor: str,
+    reason: str,
+    before_arming: Callable[[Cluster, Mode], None],
+) -> Cluster:
     """Say what the desk may do by itself in a cluster. Audited; the mode it has already changes nothing.
 
-    Raises NotFound; BadInput without a reason; InvalidTransition when the demo asks for a cluster that is
-    not simulated.
+    ``before_arming`` is asked, with the cluster locked, before a mode in which the desk may do more, and raises where
+    the cluster is not ready. Less is never refused. Raises NotFound; BadInput without a reason; InvalidTransition when
+    the demo asks for a cluster that is not simulated, or one that is gone is to be armed.
     """
     if not reason.strip():
         raise BadInput("Say why the mode changes; the audit keeps it.", field="reason")
@@ -95,6 +107,10 @@ def set_cluster_mode(*, cluster_id: int, mode: Mode, actor_kind: str, actor: str
     before = cluster.mode
     if before == mode:
         return cluster
+    if _LESS_TO_MORE.index(mode) > _LESS_TO_MORE.index(Mode(before)):
+        if cluster.is_retired:
+            raise InvalidTransition(f"Cluster {cluster.slug} is gone: there is nothing to arm.")
+        before_arming(cluster, mode)
     cluster.mode = mode
     cluster.save(update_fields=["mode"])
     audit(

@@ -57,10 +57,19 @@ def test_audit_entry_is_neither_changed_nor_deleted(statement: str) -> None:
     assert AuditEntry.objects.get().actor == "ada"
 
 
+def ready(cluster: Cluster, mode: Mode) -> None:
+    """Nothing speaks against arming."""
+
+
 def test_mode_change_is_audited_once(cluster: Cluster) -> None:
     for _ in range(2):
         services.set_cluster_mode(
-            cluster_id=cluster.id, mode=Mode.AUTO, actor_kind="person", actor="ada", reason="armed"
+            cluster_id=cluster.id,
+            mode=Mode.AUTO,
+            actor_kind="person",
+            actor="ada",
+            reason="armed",
+            before_arming=ready,
         )
     entry = AuditEntry.objects.get()
     assert (entry.actor, entry.before, entry.after) == ("ada", {"mode": "observe"}, {"mode": "auto"})
@@ -73,7 +82,12 @@ def test_demo_arms_no_real_cluster(cluster: Cluster) -> None:
     cluster.save()
     with pytest.raises(InvalidTransition, match="not simulated"):
         services.set_cluster_mode(
-            cluster_id=cluster.id, mode=Mode.AUTO, actor_kind="demo", actor="demo", reason="demo"
+            cluster_id=cluster.id,
+            mode=Mode.AUTO,
+            actor_kind="demo",
+            actor="demo",
+            reason="demo",
+            before_arming=ready,
         )
     cluster.refresh_from_db()
     assert cluster.mode == Mode.OBSERVE
@@ -83,8 +97,32 @@ def test_demo_arms_no_real_cluster(cluster: Cluster) -> None:
 def test_mode_change_needs_a_reason(cluster: Cluster) -> None:
     with pytest.raises(BadInput):
         services.set_cluster_mode(
-            cluster_id=cluster.id, mode=Mode.AUTO, actor_kind="person", actor="ada", reason=" "
+            cluster_id=cluster.id,
+            mode=Mode.AUTO,
+            actor_kind="person",
+            actor="ada",
+            reason=" ",
+            before_arming=ready,
         )
+
+
+def test_only_a_mode_in_which_the_desk_may_do_more_is_asked_about(cluster: Cluster) -> None:
+    asked: list[str] = []
+    for mode in (Mode.APPROVE, Mode.AUTO, Mode.APPROVE, Mode.OBSERVE):
+        services.set_cluster_mode(
+            cluster_id=cluster.id, mode=mode, actor_kind="person", actor="ada", reason="r",
+            before_arming=lambda locked, to: asked.append(f"{locked.mode} to {to}"),
+        )  # fmt: skip
+    assert asked == ["observe to approve", "approve to auto"]
+
+
+def test_cluster_that_is_gone_is_not_armed(cluster: Cluster) -> None:
+    Cluster.objects.filter(pk=cluster.pk).update(slug=f"east-{cluster.system_uid[:8]}")
+    with pytest.raises(InvalidTransition, match="gone"):
+        services.set_cluster_mode(
+            cluster_id=cluster.id, mode=Mode.AUTO, actor_kind="person", actor="ada", reason="r",
+            before_arming=ready,
+        )  # fmt: skip
 
 
 @pytest.mark.parametrize(

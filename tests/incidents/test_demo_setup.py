@@ -17,8 +17,10 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from apps.access import services
+from apps.access.clock import database_now
 from apps.access.models import AuditEntry, Cluster, Role, RoleBinding, Tenant, User
 from apps.incidents.models import GuardLimit, Signal
+from apps.incidents.services import guarding
 from apps.incidents.services.retiring import hand_settings_over
 from incidentdesk.frontdoor.places import CHECKOUT
 from recovery.errors import InvalidTransition
@@ -137,6 +139,15 @@ def test_what_people_set_holds_for_the_cluster_of_the_next_start(endpoint: Path)
     assert "two_restarts: " in shown.getvalue()
     call_command("set_cluster_mode", slug="demo", mode="auto", reason="seen enough", stdout=io.StringIO())
     assert "mode" not in set_up(endpoint)
+
+
+def test_cluster_of_the_next_start_is_not_armed_with_a_guard_that_could_not_work(endpoint: Path) -> None:
+    old = make_cluster(slug="demo", is_simulated=True, mode="auto")
+    guarding.ensure_default_limits(old, database_now())
+    GuardLimit.objects.filter(cluster=old, name="actions-a-minute").update(number=0)
+    said = set_up(endpoint)
+    assert "Cluster demo stays in mode observe: a guard could not work in mode auto." in said
+    assert Cluster.objects.get(slug="demo").mode == "observe"
 
 
 def test_settings_of_a_real_cluster_are_handed_to_nobody() -> None:

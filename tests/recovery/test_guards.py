@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 
 from recovery import guards
 from recovery.errors import BadInput
-from recovery.guards import KEPT_SLOTS, SLOTS, Dimension, Limit, Measure, check_limit
+from recovery.guards import KEPT_SLOTS, SLOTS, Dimension, Limit, Measure, check_limit, find_unreachable
 from recovery.lifecycle import ActionKind
-from recovery.records import Mode
 
 NOW = datetime(2026, 1, 1, 12, 0, 0, tzinfo=UTC)
 RACK = Limit("in-rack", Dimension.RACK, Measure.STANDING, (ActionKind.HOLD_NODE,), number=3, share=0.1)
@@ -56,13 +55,43 @@ def test_smaller_of_number_and_share_binds(overrides: dict[str, Any], members: i
 @pytest.mark.parametrize(
     ("limit", "says"),
     [
-        (replace(RACK, number=0), "limit 0 with mode auto: no machine could ever be isolated"),
-        (replace(RATE, number=0), "limit 0 a minute with mode auto: no action could ever begin"),
-        (replace(RACK, number=31), "limit 31 is above every rack, the largest has 30 machines"),
+        (replace(RACK, number=0), "limit 0: no machine could ever be isolated; set at least 1"),
+        (replace(RATE, number=0), "limit 0 a minute: no action could ever begin"),
+        (
+            replace(RACK, number=31, share=None),
+            "limit 31 lets every rack be isolated whole, the largest has 30 machines: it would never hold anything "
+            "back; set at most 29",
+        ),
+        (replace(RACK, number=30, share=None), "limit 30 lets every rack be isolated whole"),
         (
             replace(RACK, dimension=Dimension.CLUSTER, number=31, share=None),
-            "limit 31 is above the fleet, the largest has 30 machines",
+            "limit 31 lets the fleet be isolated whole, the largest has 30 machines",
         ),
+        (replace(RACK, number=None, share=1.0), "limit 100 % lets every rack be isolated whole"),
+        (
+            replace(RACK, number=None, at_least=500),
+            "limit 10 %, at least 500 lets every rack be isolated whole, the largest has 30 machines",
+        ),
+        (replace(RACK, number=500, at_least=500), "limit 10 %, at least 500 or 500 lets every rack"),
+        (
+            replace(RACK, dimension=Dimension.TENANT, number=100, share=None),
+            "limit 100 lets every tenant be isolated whole, the largest has 100 machines",
+        ),
+        (
+            replace(RATE, number=10**9),
+            "limit 1000000000 a minute is not under the 660000 that 100 machines could ever take: it would never "
+            "hold anything back; set at most 659999",
+        ),
+        (
+            replace(RATE, number=10**9, actions=(ActionKind.HOLD_NODE,), dimension=Dimension.RACK),
+            "is not under the 1800 that 30 machines could ever take",
+        ),
+        (replace(RATE, number=None, share=0.5, at_least=10**9), "is not under the 660000"),
+        (replace(RATE, number=2**31), "2147483648 is no number of actions"),
+        (replace(RACK, at_least=2**31), "at_least is a number of machines"),
+        (replace(RACK, name="n" * 64), "is no name of a guard: give 1 to 63 letters"),
+        (replace(RACK, name="in rack"), "'in rack' is no name of a guard"),
+        (replace(RATE, dimension=Dimension.RACK), "restart_process is of a job and not of one machine"),
         (
             replace(RACK, number=None, share=0.05),
             "5 % of rack r01 with 8 machines is 0.4: it can never admit one; set at_least 1, or a share of 13 %",
@@ -83,20 +112,67 @@ def test_smaller_of_number_and_share_binds(overrides: dict[str, Any], members: i
 )
 def test_unreachable_limit_is_refused_with_its_reason(limit: Limit, says: str) -> None:
     with pytest.raises(BadInput) as caught:
-        check_limit(limit, {"r01": 8, "r02": 30}, mode=Mode.AUTO)
+        check_limit(limit, {"r01": 8, "r02": 30}, fleet=100)
     assert says in str(caught.value)
     assert caught.value.field
 
 
-def test_limit_of_nothing_may_be_set_where_nothing_is_done() -> None:
-    check_limit(replace(RATE, number=0), {}, mode=Mode.OBSERVE)
-    check_limit(replace(RACK, number=None, share=0.05), {"r01": 8}, mode=Mode.OBSERVE)
+def test_limit_just_under_what_could_never_bind_is_taken() -> None:
+    for limit in (
+        replace(RACK, number=29, share=None),
+        replace(RACK, dimension=Dimension.TENANT, number=99, share=None),
+        replace(RACK, number=3, share=1.0),
+        replace(RACK, number=None, share=0.99),
+        replace(RATE, number=659_999),
+    ):
+        check_limit(limit, {"r01": 8, "r02": 30}, fleet=100)
+    check_limit(replace(RACK, number=1, share=None), {"r01": 1})  # one machine is all or nothing
+    check_limit(replace(RATE, number=10**9), {})  # a fleet that nobody has seen yet
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    st.builds(
+        Limit,
+        name=st.just("x"),
+        dimension=st.sampled_from([Dimension.RACK, Dimension.TENANT, Dimension.CLUSTER]),
+        measure=st.just(Measure.STANDING),
+        actions=st.just((ActionKind.HOLD_NODE,)),
+        number=st.none() | st.integers(0, 40),
+        share=st.none() | st.floats(0.001, 1.0),
+        at_least=st.integers(0, 40),
+    ).filter(lambda limit: limit.number is not None or limit.share is not None),
+    st.sampled_from([0.0, 1.0, 60.0]),
+    st.dictionaries(st.sampled_from("abcd"), st.integers(0, 30)),
+)
+def test_limit_is_refused_exactly_where_it_can_never_bind_or_never_admit(
+    limit: Limit, window: float, groups: dict[str, int]
+) -> None:
+    """Against every use of every group there is, played; and what is offered instead works."""
+    if window:
+        limit = replace(limit, measure=Measure.WINDOW, window_seconds=window)
+    limit = replace(limit, at_least=limit.at_least if limit.share is not None else 0)
+    found = find_unreachable(limit, groups)
+    sizes = [size for size in groups.values() if size]
+    if not sizes:
+        assert (found is not None) == (limit.number == 0)
+        return
+
+    def most(size: int) -> int:
+        return int(size * window) if window else size
+
+    blocks = any(limit.cap(size) == 0 for size in sizes)
+    binds = any(limit.cap(size) < most(size) for size in sizes)
+    all_or_nothing = limit.cap(max(sizes)) == 1 and max(map(most, sizes)) == 1
+    assert (found is None) == (not blocks and (binds or all_or_nothing))
+    if found is not None:
+        assert find_unreachable(found.mended, groups) is None
 
 
 def test_every_default_limit_can_be_set_on_any_fleet() -> None:
     for limit in guards.DEFAULT_LIMITS:
         for sizes in ({"x": 1}, {"x": 8, "y": 3}, {"x": 10_000}):
-            check_limit(limit, sizes, mode=Mode.AUTO)
+            check_limit(limit, sizes)
     assert len({limit.name for limit in guards.DEFAULT_LIMITS}) == len(guards.DEFAULT_LIMITS)
 
 

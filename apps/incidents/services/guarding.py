@@ -25,9 +25,9 @@ from apps.incidents.services.guard_truth import Truth
 from apps.jobs.models import Pod
 from apps.nodes.models import Machine
 from recovery import guards
-from recovery.guards import Dimension, Limit, Measure
+from recovery.errors import BadInput
+from recovery.guards import Dimension, Limit, Measure, Unreachable
 from recovery.lifecycle import ActionKind
-from recovery.records import Mode
 
 _log = logging.getLogger(__name__)
 
@@ -305,12 +305,26 @@ def set_limit(
 ) -> GuardLimit:
     """Set a guard of a cluster, new or changed, and count at once what it counts.
 
+    Switching one off asks nothing of the fleet: it is how a limit that works no more is mended.
+
     Raises:
-        BadInput: It could never let anything through, or never hold anything back; the text says why.
+        BadInput: It could never let anything through, or never hold anything back; or a known guard would count
+            something else, standing machines or a window's actions, than it did. The text says why.
     """
     with transaction.atomic():
+        known = GuardLimit.objects.select_for_update().filter(cluster=cluster, name=limit.name).first()
+        if known is not None and known.measure != limit.measure:
+            raise BadInput(
+                f"{limit.name} is a {known.measure} limit, {_MEASURES[Measure(known.measure)]}, and stays one; a "
+                f"{limit.measure} limit protects from other things: give it a name of its own",
+                field="window_seconds",
+            )
         members = count_members(cluster)
-        guards.check_limit(limit, members[limit.dimension], mode=Mode(cluster.mode), cluster=cluster.slug)
+        if is_enabled:
+            fleet = members[Dimension.CLUSTER][WHOLE]
+            guards.check_limit(limit, members[limit.dimension], fleet=fleet, cluster=cluster.slug)
+        else:
+            guards.check_form(limit)
         row, _ = GuardLimit.objects.select_for_update().get_or_create(
             cluster=cluster, name=limit.name, defaults=_columns(limit) | {"changed_at": now}
         )
@@ -323,6 +337,25 @@ def set_limit(
         if is_enabled:
             _add_counters(cluster, [row], members, now)
     return row
+
+
+_MEASURES = {
+    Measure.STANDING: "of the machines that are out now",
+    Measure.WINDOW: "of the actions that begin in a while",
+}
+
+
+def unreachable_limits(cluster: Cluster) -> dict[str, Unreachable]:
+    """The enabled guards of a cluster, by name, that could never work on its fleet as it is now, with why."""
+    members = count_members(cluster)
+    fleet = members[Dimension.CLUSTER][WHOLE]
+    unreachable = {}
+    for row in GuardLimit.objects.filter(cluster=cluster, is_enabled=True):
+        limit = row.as_limit()
+        groups = members[limit.dimension]
+        if found := guards.find_unreachable(limit, groups, fleet=fleet, cluster=cluster.slug):
+            unreachable[row.name] = found
+    return unreachable
 
 
 def ensure_default_limits(cluster: Cluster, now: datetime) -> None:

@@ -6,8 +6,9 @@ from django.db import transaction
 
 from apps.access import clock
 from apps.access.models import Cluster, Token
-from apps.access.services import audit, map_namespace, set_cluster_mode
+from apps.access.services import audit, map_namespace
 from apps.incidents.services import feed, guarding
+from apps.incidents.services.arming import set_cluster_mode
 from apps.incidents.services.signals import NewSignal, record_signals, subject_for_job
 from apps.incidents.wake import wake_subjects
 from apps.jobs.models import Job, Pod
@@ -76,11 +77,14 @@ def retire_cluster(*, cluster_id: int, actor_kind: str, actor: str, reason: str)
 
 
 @transaction.atomic
-def hand_settings_over(*, retired: Cluster, successor: Cluster, actor_kind: str, actor: str) -> None:
+def hand_settings_over(*, retired: Cluster, successor: Cluster, actor_kind: str, actor: str) -> str:
     """Give a simulated cluster what people had set for the one before it, which it stands in for.
 
     Its mode, whose the namespaces are, its guards, and the tokens that are good for that cluster only. What was seen
     there stays there. Audited as what each of them is. Raises InvalidTransition for a cluster that is not simulated.
+
+    Returns:
+        Why the successor is not armed as the one before was, empty where it is: its guards could not work.
     """
     if not (retired.is_simulated and successor.is_simulated):
         raise InvalidTransition("Only simulated clusters stand in for each other; people set the others up.")
@@ -94,10 +98,14 @@ def hand_settings_over(*, retired: Cluster, successor: Cluster, actor_kind: str,
         )
     guarding.copy_limits(source=retired, target=successor)
     Token.objects.filter(cluster=retired, job_uid="").update(cluster=successor)
-    set_cluster_mode(
-        cluster_id=successor.pk,
-        mode=Mode(retired.mode),
-        actor_kind=actor_kind,
-        actor=actor,
-        reason=f"as it was for {retired.slug}, which is gone",
-    )
+    try:
+        set_cluster_mode(
+            cluster_id=successor.pk,
+            mode=Mode(retired.mode),
+            actor_kind=actor_kind,
+            actor=actor,
+            reason=f"as it was for {retired.slug}, which is gone",
+        )
+    except InvalidTransition as error:
+        return str(error)
+    return ""

@@ -16,6 +16,7 @@ from django.db import transaction
 
 from apps.access import services
 from apps.access.models import Cluster, Role, Tenant, User
+from apps.incidents.services.arming import set_cluster_mode
 from apps.incidents.services.retiring import hand_settings_over, retire_cluster
 from recovery.decide import Mode
 from recovery.errors import InvalidTransition
@@ -53,14 +54,16 @@ class Command(BaseCommand):
         tenant, _ = Tenant.objects.get_or_create(slug=TENANT[0], defaults={"name": TENANT[1]})
         try:
             with transaction.atomic():
-                row = _register(cluster, system_uid, tenant)
+                row, unarmed = _register(cluster, system_uid, tenant)
         except InvalidTransition as error:
             raise CommandError(str(error)) from error
         word = password or os.environ.get("INCIDENTDESK_DEMO_PASSWORD") or _kept_password()
         for name, full_name in PEOPLE:
             _person(name, full_name, word)
             self.stdout.write(f"  {name} / {word}   (operator and approver)")
-        if row.mode != Mode.AUTO:
+        if unarmed:
+            self.stdout.write(f"  {unarmed}")
+        elif row.mode != Mode.AUTO:
             self.stdout.write(
                 f"  The cluster is in mode {row.mode}, as it was set before; ./desk manage set_cluster_mode changes it."
             )
@@ -88,8 +91,8 @@ def _get(url: str, token: str) -> Any:
         return json.load(answer)
 
 
-def _register(slug: str, system_uid: str, tenant: Tenant) -> Cluster:
-    """The row of this very cluster, armed, with its namespaces given to the tenant.
+def _register(slug: str, system_uid: str, tenant: Tenant) -> tuple[Cluster, str]:
+    """The row of this very cluster, armed, with its namespaces given to the tenant; and why not armed, else empty.
 
     A simulated one that had the slug before is gone: each start is a new one. What people had set for it holds for
     the new one too. Raises InvalidTransition when the slug, or the cluster, is a real one's.
@@ -108,17 +111,18 @@ def _register(slug: str, system_uid: str, tenant: Tenant) -> Cluster:
             reason="the simulated cluster was started anew",
         )
     if known is not None:
-        return known
+        return known, ""
+    unarmed = ""
     row = Cluster.objects.create(
         system_uid=system_uid, slug=slug, name="Simulated cluster", is_simulated=True, mode=Mode.OBSERVE
     )
     if before is not None:
-        hand_settings_over(retired=before, successor=row, actor_kind="demo", actor="demo")
+        unarmed = hand_settings_over(retired=before, successor=row, actor_kind="demo", actor="demo")
     else:
         services.map_namespace(
             cluster_id=row.pk, pattern="*", tenant_id=tenant.pk, actor_kind="demo", actor="demo"
         )
-        services.set_cluster_mode(
+        set_cluster_mode(
             cluster_id=row.pk,
             mode=Mode.AUTO,
             actor_kind="demo",
@@ -126,7 +130,7 @@ def _register(slug: str, system_uid: str, tenant: Tenant) -> Cluster:
             reason="the demo arms its own simulated cluster",
         )
     row.refresh_from_db(fields=["mode"])
-    return row
+    return row, unarmed
 
 
 def _person(name: str, full_name: str, password: str) -> None:

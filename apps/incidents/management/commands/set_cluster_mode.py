@@ -7,8 +7,8 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from apps.access import services
 from apps.access.models import Cluster
+from apps.incidents.services.arming import set_cluster_mode
 from recovery.decide import Mode
 from recovery.errors import DeskError
 
@@ -27,7 +27,7 @@ class Command(BaseCommand):
             known = ", ".join(Cluster.objects.order_by("slug").values_list("slug", flat=True)) or "none"
             raise CommandError(f"no cluster {slug!r} is registered (registered: {known})")
         try:
-            services.set_cluster_mode(
+            set_cluster_mode(
                 cluster_id=cluster.pk,
                 mode=Mode(mode),
                 actor_kind="command",
