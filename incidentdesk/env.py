@@ -31,11 +31,16 @@ def words(name: str) -> list[str]:
 def database(name: str = "DATABASE_URL") -> dict[str, object]:
     """Django's database settings from a URL such as postgresql://user@/name?host=/run/socket.
 
-    ImproperlyConfigured, with what to do, when it is not set.
+    ImproperlyConfigured, with what to do, when it is not set or is no URL.
     """
     if not os.environ.get(name):
         raise ImproperlyConfigured(
             f"{name} is not set. Beside a desk that runs here (./desk demo, ./desk up) take ./desk manage instead"
             f" of manage.py; for a database of your own set {name}=postgresql://USER:PASSWORD@HOST/NAME."
         )
-    return dict(_env.db_url(name, engine="django.db.backends.postgresql"))
+    try:
+        return dict(_env.db_url(name, engine="django.db.backends.postgresql"))
+    except (
+        ValueError
+    ) as error:  # of a port that is no number, for instance; the URL itself may hold a password
+        raise ImproperlyConfigured(f"{name} is no URL of a database: {error}.") from error

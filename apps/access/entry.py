@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
+import getpass
+import os
 import secrets
 from collections.abc import Sequence
 
+from django.core.exceptions import ValidationError
 from django.db import transaction
 
 from apps.access import clock
 from apps.access.models import Cluster, Role, User
 from apps.access.services import audit, grant_role
 from recovery.decide import Mode
-from recovery.errors import Conflict, InvalidTransition
+from recovery.errors import BadInput, Conflict, InvalidTransition
+
+
+def whoever_types() -> str:
+    """The login of whoever runs a command, for the audit; its number where it has no name, as in some containers."""
+    try:
+        return getpass.getuser()
+    except OSError:
+        return f"uid {os.getuid()}"
 
 
 @transaction.atomic
 def register_cluster(*, slug: str, name: str, system_uid: str, actor_kind: str, actor: str) -> Cluster:
     """Make a cluster known under a slug; it starts in `observe`. Safe to call again.
 
-    Raises InvalidTransition when the slug is another cluster's, or the cluster has another slug.
+    Raises BadInput when the slug is none; InvalidTransition when it is another cluster's, or the cluster has another.
     """
     known = Cluster.objects.filter(slug=slug).first() or Cluster.objects.filter(system_uid=system_uid).first()
     if known is not None:
@@ -28,7 +39,12 @@ def register_cluster(*, slug: str, name: str, system_uid: str, actor_kind: str, 
                 "A cluster keeps its slug: choose another one."
             )
         return known
-    cluster = Cluster.objects.create(slug=slug, name=name, system_uid=system_uid, mode=Mode.OBSERVE)
+    cluster = Cluster(slug=slug, name=name, system_uid=system_uid, mode=Mode.OBSERVE)
+    try:
+        cluster.clean_fields()
+    except ValidationError as error:
+        raise BadInput(f"{slug[:80]!r} is no short name of a cluster: {' '.join(error.messages)}") from error
+    cluster.save()
     audit(
         at=clock.database_now(),
         tenant_id=None,
@@ -46,7 +62,7 @@ def register_cluster(*, slug: str, name: str, system_uid: str, actor_kind: str, 
 def make_first_person(*, username: str, actor_kind: str, actor: str) -> str | None:
     """Make a person with every role in every tenant when there is nobody yet; the password, or None.
 
-    The password is kept nowhere else.
+    The password is kept nowhere else. Raises BadInput when the name is none.
     """
     if User.objects.exists():
         return None
@@ -59,7 +75,7 @@ def add_person(
 ) -> str:
     """Make a person with these roles in one tenant, or in every tenant with None; gives the password.
 
-    The password is kept nowhere else. Raises Conflict when the name is taken.
+    The password is kept nowhere else. Raises Conflict when the name is taken, BadInput when it is none.
     """
     if User.objects.filter(username=username).exists():
         raise Conflict(f"There is a person {username} already; choose another name.")
@@ -69,6 +85,12 @@ def add_person(
 def _make_person(
     username: str, roles: Sequence[Role], tenant_id: int | None, *, actor_kind: str, actor: str
 ) -> str:
+    try:
+        User(username=username).clean_fields(exclude=["password"])
+    except ValidationError as error:
+        raise BadInput(
+            f"{username[:80]!r} is no name of a person: {' '.join(error.messages)}", field="username"
+        ) from error
     password = secrets.token_urlsafe(12)
     user = User.objects.create_user(username=username, password=password)
     for role in roles:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import re
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
@@ -27,6 +28,8 @@ from apps.access.models import (
 from recovery.decide import Mode
 from recovery.errors import BadInput, Conflict, InvalidTransition, NotFound
 
+MOST_NAME = 200
+_PATTERN = re.compile(r"[a-z0-9*-]{1,253}")
 TOKEN_MARK = "idk"  # noqa: S105 - the public beginning of a token, by which scanners find a leaked one
 _LAST_USED_EVERY = timedelta(minutes=1)
 IDEMPOTENCY_KEPT = timedelta(days=1)
@@ -144,7 +147,15 @@ def tenant_for(cluster_id: int, namespace: str) -> Tenant:
 def map_namespace(
     *, cluster_id: int, pattern: str, tenant_id: int, actor_kind: str, actor: str
 ) -> NamespaceMap:
-    """Give the namespaces that match ``pattern`` to a tenant. Rows that exist already keep their tenant."""
+    """Give the namespaces that match ``pattern`` to a tenant. Rows that exist already keep their tenant.
+
+    Raises BadInput for a pattern that no namespace can match: these have small letters, digits and ``-``.
+    """
+    if not _PATTERN.fullmatch(pattern):
+        raise BadInput(
+            f"{pattern[:80]!r} matches no namespace: give 1 to 253 small letters, digits, - and *.",
+            field="pattern",
+        )
     row = NamespaceMap.objects.filter(cluster_id=cluster_id, pattern=pattern).first()
     before = None if row is None else {"tenant": row.tenant.slug}
     if row is not None and row.tenant_id == tenant_id:
@@ -207,8 +218,11 @@ def create_token(
 ) -> tuple[Token, str]:
     """Make a machine's token and return it with its plain text, which is nowhere else and never again.
 
-    ``job_uid`` makes it good for that job only, ``cluster_id`` for that cluster only.
+    ``job_uid`` makes it good for that job only, ``cluster_id`` for that cluster only. Raises BadInput for a name or
+    scope that cannot be.
     """
+    if not name.strip() or len(name) > MOST_NAME:
+        raise BadInput(f"A token needs a name, of at most {MOST_NAME} characters.", field="name")
     if unknown := sorted(set(scopes) - SCOPES):
         raise BadInput(
             f"There is no scope {', '.join(unknown)}; choose of {', '.join(sorted(SCOPES))}.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from io import StringIO
 from typing import Any
 
@@ -9,15 +10,15 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from apps.access import services
-from apps.access.models import AuditEntry, Cluster, Tenant
+from apps.access.models import AuditEntry, Cluster, Tenant, Token, User
 from tests.factories import make_cluster, make_tenant
 
 pytestmark = pytest.mark.django_db
 
 
-def say(command: str, **options: Any) -> str:
+def say(command: str, *words: str, **options: Any) -> str:
     said = StringIO()
-    call_command(command, stdout=said, **options)
+    call_command(command, *words, stdout=said, **options)
     return said.getvalue().strip()
 
 
@@ -81,9 +82,13 @@ def test_token_is_printed_once_and_works_within_its_scopes(cluster: Cluster) -> 
         ({"scopes": ["everything"]}, "signals:write"),
         ({"tenant": "x"}, "nlp"),
         ({"cluster": "x"}, "'x'"),
-        ({"days": 0}, "1"),
+        ({"cluster": ""}, "no cluster ''"),
+        ({"days": 0}, "1 to 3650"),
+        ({"days": 99999999999}, "1 to 3650"),
+        ({"name": " "}, "needs a name"),
+        ({"name": "n" * 201}, "at most 200"),
     ],
-    ids=["scope", "tenant", "cluster", "days"],
+    ids=["scope", "tenant", "cluster", "no cluster", "days", "too many days", "no name", "long name"],
 )
 def test_token_that_cannot_be_is_refused_with_what_could(
     cluster: Cluster, wrong: dict[str, Any], says: str
@@ -94,3 +99,57 @@ def test_token_that_cannot_be_is_refused_with_what_could(
             "create_token",
             **{"tenant": "nlp", "name": "n", "scopes": ["signals:read"], "cluster": None, "days": 1, **wrong},
         )
+    assert not Token.objects.exists()
+
+
+@pytest.mark.parametrize(
+    ("command", "wrong", "says"),
+    [
+        ("first_person", {"username": ""}, "'' is no name of a person"),
+        ("first_person", {"username": "n" * 151}, "is no name of a person"),
+        ("map_namespace", {"pattern": ""}, "'' matches no namespace"),
+        ("map_namespace", {"pattern": "n" * 254}, "matches no namespace"),
+        ("map_namespace", {"pattern": "a b"}, "'a b' matches no namespace"),
+        ("map_namespace", {"cluster": ""}, r"no cluster '' is registered \(registered: east\)"),
+    ],
+)
+def test_names_that_cannot_be_are_refused_and_nothing_stays(
+    cluster: Cluster, command: str, wrong: dict[str, Any], says: str
+) -> None:
+    whole: dict[str, dict[str, Any]] = {
+        "first_person": {},
+        "map_namespace": {"cluster": "east", "pattern": "nlp-*", "tenant": "nlp", "create": True},
+    }
+    with pytest.raises(CommandError, match=says):
+        say(command, **{**whole[command], **wrong})
+    assert not User.objects.exists()
+    assert not Tenant.objects.filter(slug="nlp").exists()
+    assert not AuditEntry.objects.exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("",), "'' is no name of a person"),
+        (("an n",), "'an n' is no name of a person"),
+        (("ann", "--tenant", ""), r"no tenant '' \(there are: "),
+    ],
+)
+def test_person_without_a_name_or_for_a_tenant_without_one_is_refused(
+    words: tuple[str, ...], says: str
+) -> None:
+    """An empty tenant is a variable that was not set, and must not come out as every tenant."""
+    with pytest.raises(CommandError, match=says):
+        say("add_person", *words, "--role", "operator")
+    assert not User.objects.exists()
+
+
+def test_audit_of_an_account_without_a_name_has_its_number(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def nobody() -> str:
+        raise OSError("No username set in the environment")
+
+    monkeypatch.setattr("getpass.getuser", nobody)
+    say("set_cluster_mode", slug="east", mode="auto", reason="watched it for a week")
+    assert AuditEntry.objects.get(target_kind="cluster").actor == f"uid {os.getuid()}"

@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import IO
 
 import pytest
+from django.core.exceptions import ImproperlyConfigured
 
+from incidentdesk import env
 from incidentdesk.frontdoor import manage, stack
 from incidentdesk.frontdoor.errors import FrontDoorError
 from incidentdesk.frontdoor.places import CHECKOUT, ENVIRONMENT_NOTE, take_lock
@@ -96,15 +98,62 @@ def test_unknown_command_names_what_was_typed(variables: dict[str, str], typed: 
     assert ran.stderr == f"Unknown command: 'bogus'\nType '{typed} help' for usage.\n"
 
 
-def test_command_without_database_says_what_to_do() -> None:
+@pytest.mark.parametrize(
+    ("variables", "words", "says"),
+    [
+        ({}, ["guards"], "DATABASE_URL is not set. Beside a desk that runs here"),
+        (
+            {"DATABASE_URL": "postgresql://x@127.0.0.1:1/x"},
+            ["replay"],
+            "The database of DATABASE_URL cannot be asked: connection failed: ",
+        ),
+        ({}, ["guards", "--cluster", b"\xff"], "'\\udcff' is not UTF-8"),
+    ],
+    ids=["no database", "no server", "no UTF-8"],
+)
+def test_command_that_cannot_begin_says_why_and_ends_with_2(
+    variables: dict[str, str], words: list[str | bytes], says: str
+) -> None:
     environment = {name: value for name, value in os.environ.items() if name != "DATABASE_URL"}
     ran = subprocess.run(
-        [sys.executable, str(CHECKOUT / "manage.py"), "guards"],
-        env=environment | {"DJANGO_SETTINGS_MODULE": "incidentdesk.settings.dev"},
+        [sys.executable, str(CHECKOUT / "manage.py"), *words],
+        env=environment | {"DJANGO_SETTINGS_MODULE": "incidentdesk.settings.dev"} | variables,
         capture_output=True,
         text=True,
         check=False,
     )
-    assert ran.returncode == 1
-    assert ran.stderr.startswith("DATABASE_URL is not set. Beside a desk that runs here"), ran.stderr
-    assert "Traceback" not in ran.stderr
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert ran.stderr.startswith(says), ran.stderr
+    assert len(ran.stderr.splitlines()) == 1
+
+
+def test_url_of_a_database_that_is_none_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DATABASE_URL", "postgresql://x@h:port/x")
+    with pytest.raises(ImproperlyConfigured, match="DATABASE_URL is no URL of a database: Port"):
+        env.database()
+
+
+def test_reader_that_leaves_ends_a_command_without_a_word() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        ran = subprocess.run(
+            [sys.executable, str(CHECKOUT / "manage.py"), "explore", "--mutants"],
+            stdout=writing,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    finally:
+        os.close(writing)
+    assert (ran.returncode, ran.stderr) == (141, "")
+
+
+def test_closed_streams_are_no_fault() -> None:
+    ran = subprocess.run(
+        ["sh", "-c", 'exec "$0" "$1" explore --mutants <&- >&-', sys.executable, str(CHECKOUT / "manage.py")],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (ran.returncode, ran.stderr) == (0, "")

@@ -101,7 +101,17 @@ def test_subject_and_age_narrow(played: PlayedJob) -> None:
 
 
 @pytest.mark.parametrize(
-    "words", [("--since", "yesterday"), ("--since", "2026-13-01T00:00Z"), ("--subject", "no/such")]
+    "words",
+    [
+        ("--since", "yesterday"),
+        ("--since", "2026-13-01T00:00Z"),
+        ("--since", "99999999999d"),
+        ("--since", "9999999d"),
+        ("--since", "9" * 5000 + "d"),
+        ("--since", ""),
+        ("--subject", "no/such"),
+        ("--subject", ""),
+    ],
 )
 def test_question_that_cannot_be_answered_is_no_success(words: tuple[str, str]) -> None:
     with pytest.raises(CommandError) as caught:

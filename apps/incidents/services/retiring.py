@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 from django.db import transaction
 
 from apps.access import clock
@@ -14,7 +16,7 @@ from apps.incidents.wake import wake_subjects
 from apps.jobs.models import Job, Pod
 from apps.nodes.models import Machine, WatchState
 from recovery.decide import Mode
-from recovery.errors import InvalidTransition, NotFound
+from recovery.errors import BadInput, InvalidTransition, NotFound
 from recovery.signals import SignalKind, Source
 
 
@@ -89,13 +91,14 @@ def hand_settings_over(*, retired: Cluster, successor: Cluster, actor_kind: str,
     if not (retired.is_simulated and successor.is_simulated):
         raise InvalidTransition("Only simulated clusters stand in for each other; people set the others up.")
     for row in retired.namespace_maps.order_by("pk"):
-        map_namespace(
-            cluster_id=successor.pk,
-            pattern=row.pattern,
-            tenant_id=row.tenant_id,
-            actor_kind=actor_kind,
-            actor=actor,
-        )
+        with contextlib.suppress(BadInput):  # a pattern of old that no namespace can match
+            map_namespace(
+                cluster_id=successor.pk,
+                pattern=row.pattern,
+                tenant_id=row.tenant_id,
+                actor_kind=actor_kind,
+                actor=actor,
+            )
     guarding.copy_limits(source=retired, target=successor)
     Token.objects.filter(cluster=retired, job_uid="").update(cluster=successor)
     try:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import getpass
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from apps.access import entry
 from apps.access.models import Role, Tenant
-from recovery.errors import Conflict
+from recovery.errors import DeskError
 
 
 class Command(BaseCommand):
@@ -30,18 +29,19 @@ class Command(BaseCommand):
         )
 
     def handle(self, *args: Any, username: str, roles: list[str], tenant: str | None, **options: Any) -> None:
-        owner = Tenant.objects.filter(slug=tenant).first() if tenant else None
-        if tenant and owner is None:
+        # An empty name is that of no tenant: taken for "every tenant" it would be a variable that was not set.
+        owner = None if tenant is None else Tenant.objects.filter(slug=tenant).first()
+        if tenant is not None and owner is None:
             known = ", ".join(Tenant.objects.order_by("slug").values_list("slug", flat=True))
             raise CommandError(f"there is no tenant {tenant!r} (there are: {known})")
         try:
             password = entry.add_person(
                 username=username,
-                roles=[Role(role) for role in roles],
+                roles=[Role(role) for role in dict.fromkeys(roles)],
                 tenant_id=owner.pk if owner else None,
                 actor_kind="command",
-                actor=getpass.getuser(),
+                actor=entry.whoever_types(),
             )
-        except Conflict as error:
+        except DeskError as error:
             raise CommandError(str(error)) from error
         self.stdout.write(f"{username} / {password}   ({', '.join(roles)}; the password is shown this once)")

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import getpass
 from datetime import timedelta
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from apps.access import clock, services
+from apps.access.entry import whoever_types
 from apps.access.models import Cluster, Tenant
 from recovery.errors import BadInput
+
+MOST_DAYS = 3650
 
 
 class Command(BaseCommand):
@@ -43,18 +45,19 @@ class Command(BaseCommand):
         if owner is None:
             known = ", ".join(Tenant.objects.order_by("slug").values_list("slug", flat=True))
             raise CommandError(f"there is no tenant {tenant!r} (there are: {known})")
-        place = Cluster.objects.filter(slug=cluster).first() if cluster else None
-        if cluster and place is None:
+        # As with a tenant of a person: an empty name does not mean every cluster.
+        place = None if cluster is None else Cluster.objects.filter(slug=cluster).first()
+        if cluster is not None and place is None:
             raise CommandError(f"no cluster {cluster!r} is registered")
-        if days < 1:
-            raise CommandError("--days must be 1 or more")
+        if not 1 <= days <= MOST_DAYS:
+            raise CommandError(f"--days must be 1 to {MOST_DAYS}, ten years")
         try:
             _, plain = services.create_token(
                 tenant_id=owner.pk,
                 name=name,
                 scopes=scopes,
                 actor_kind="command",
-                actor=getpass.getuser(),
+                actor=whoever_types(),
                 expires_at=clock.database_now() + timedelta(days=days),
                 cluster_id=place.pk if place else None,
             )

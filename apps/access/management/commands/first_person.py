@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandParser
+from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from apps.access import entry
+from recovery.errors import BadInput
 
 
 class Command(BaseCommand):
@@ -16,6 +17,9 @@ class Command(BaseCommand):
         parser.add_argument("--username", default="admin")
 
     def handle(self, *args: Any, username: str = "admin", **options: Any) -> None:
-        password = entry.make_first_person(username=username, actor_kind="command", actor="first_person")
+        try:
+            password = entry.make_first_person(username=username, actor_kind="command", actor="first_person")
+        except BadInput as error:
+            raise CommandError(str(error)) from error
         if password is not None:
             self.stdout.write(f"{username} / {password}   (every role; the password is shown this once)")

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import getpass
 from typing import Any
 
 from django.core.exceptions import ValidationError
 from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.db import transaction
 
 from apps.access import services
+from apps.access.entry import whoever_types
 from apps.access.models import Cluster, Tenant
+from recovery.errors import BadInput
 
 
 class Command(BaseCommand):
@@ -30,20 +32,23 @@ class Command(BaseCommand):
     ) -> None:
         row = Cluster.objects.filter(slug=cluster).first()
         if row is None:
-            raise CommandError(f"no cluster {cluster!r} is registered")
+            known = ", ".join(Cluster.objects.order_by("slug").values_list("slug", flat=True)) or "none"
+            raise CommandError(f"no cluster {cluster!r} is registered (registered: {known})")
         owner = Tenant.objects.filter(slug=tenant).first()
         if owner is None and not create:
             known = ", ".join(Tenant.objects.order_by("slug").values_list("slug", flat=True))
             raise CommandError(f"there is no tenant {tenant!r} (there are: {known}); --create makes it")
-        if owner is None:
-            owner = _made(tenant)
-        services.map_namespace(
-            cluster_id=row.pk,
-            pattern=pattern,
-            tenant_id=owner.pk,
-            actor_kind="command",
-            actor=getpass.getuser(),
-        )
+        try:
+            with transaction.atomic():  # no tenant stays of a pattern that is refused
+                services.map_namespace(
+                    cluster_id=row.pk,
+                    pattern=pattern,
+                    tenant_id=(owner or _made(tenant)).pk,
+                    actor_kind="command",
+                    actor=whoever_types(),
+                )
+        except BadInput as error:
+            raise CommandError(str(error)) from error
         self.stdout.write(f"New jobs in {cluster}/{pattern} belong to {tenant}.")
 
 

@@ -8,7 +8,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from apps import wiring
 from apps.access import entry
-from recovery.errors import ClusterError, InvalidTransition
+from recovery.errors import DeskError
 
 
 class Command(BaseCommand):
@@ -27,6 +27,6 @@ class Command(BaseCommand):
                 actor_kind="command",
                 actor="register_cluster",
             )
-        except (ClusterError, InvalidTransition) as error:
+        except DeskError as error:
             raise CommandError(str(error)) from error
         self.stdout.write(f"Cluster {cluster.slug} is in mode {cluster.mode}.")

@@ -37,6 +37,7 @@ from recovery.decide import Mode
 from recovery.phases import TERMINAL_PHASES
 
 CLUSTERS = ("west-1", "east-2")
+MOST_WORKERS = 100_000
 ENVIRONMENT = {
     "framework": "torch 2.9.1",
     "cuda": "13.0",
@@ -100,6 +101,8 @@ class Command(BaseCommand):
     @transaction.atomic
     def handle(self, *args: Any, **options: Any) -> None:
         """Make the rows, all or none."""
+        if options["incidents"] < 0 or not 0 <= options["workers"] <= MOST_WORKERS:
+            raise CommandError(f"Give 0 or more incidents, and 0 to {MOST_WORKERS} workers.")
         if other := Cluster.objects.exclude(slug__in=CLUSTERS).first():
             raise CommandError(
                 f"This database watches the cluster {other.slug}; sample rows would be taken for real."

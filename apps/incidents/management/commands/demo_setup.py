@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import secrets
@@ -81,7 +82,7 @@ def _simulated_uid(endpoint: Path) -> str:
         raise CommandError(
             f"{endpoint} leads to no simulated cluster: {error.url} answers {error.code}."
         ) from None
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, http.client.HTTPException) as error:
         raise CommandError(f"No simulated cluster answers for {endpoint}: {error}.") from error
 
 

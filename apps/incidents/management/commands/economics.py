@@ -72,6 +72,8 @@ class Command(BaseCommand):
     def handle(self, *args: Any, what: str, **options: Any) -> None:
         try:
             text = getattr(self, f"_{what}")(options)
+        except OverflowError as error:
+            raise CommandError("one of these figures is too large, or too near 0, to compute with") from error
         except BadInput as error:
             raise CommandError(printable(str(error))) from error
         self.stdout.write(printable_lines(text), ending="")

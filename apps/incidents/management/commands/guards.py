@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 from dataclasses import replace
 from typing import Any
 
@@ -10,6 +9,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import transaction
 
 from apps.access.clock import database_now
+from apps.access.entry import whoever_types
 from apps.access.models import Cluster
 from apps.access.printable import printable
 from apps.access.services import audit
@@ -93,10 +93,10 @@ class Command(BaseCommand):
             limit = _merged(name, row.as_limit() if row else None, options)
             with transaction.atomic():
                 guarding.set_limit(
-                    cluster=cluster, limit=limit, by=getpass.getuser(), now=now, is_enabled=not options["off"]
+                    cluster=cluster, limit=limit, by=whoever_types(), now=now, is_enabled=not options["off"]
                 )
                 audit(
-                    at=now, tenant_id=None, actor_kind="person", actor=getpass.getuser(), verb="set",
+                    at=now, tenant_id=None, actor_kind="person", actor=whoever_types(), verb="set",
                     target_kind="guard", target=f"{cluster} {name}",
                     reason="switched off" if options["off"] else limit_words(limit),
                 )  # fmt: skip

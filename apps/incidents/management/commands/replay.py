@@ -27,8 +27,8 @@ class Command(BaseCommand):
     requires_system_checks: list[str] = []
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("--subject", default="", help='namespace/name of a job, or "job 12"')
-        parser.add_argument("--since", default="", help="a time (2026-01-31T12:00Z) or an age (90m, 2h, 7d)")
+        parser.add_argument("--subject", help='namespace/name of a job, or "job 12"')
+        parser.add_argument("--since", help="a time (2026-01-31T12:00Z) or an age (90m, 2h, 7d)")
         parser.add_argument(
             "--policy",
             choices=["present", "stored"],
@@ -37,10 +37,12 @@ class Command(BaseCommand):
         )
         parser.add_argument("--full", action="store_true", help="every place at which a decision differs")
 
-    def handle(self, *args: Any, subject: str, since: str, policy: str, full: bool, **options: Any) -> None:
-        chosen = decisions_of(subject=subject, since=_moment(since))
-        if subject and not decisions_of(subject=subject).exists():
+    def handle(
+        self, *args: Any, subject: str | None, since: str | None, policy: str, full: bool, **options: Any
+    ) -> None:
+        if subject is not None and not (subject and decisions_of(subject=subject).exists()):
             raise CommandError(f"no decision of {subject!r} is stored", returncode=2)
+        chosen = decisions_of(subject=subject or "", since=None if since is None else _moment(since))
         count, found = replay_all(chosen, current_policy() if policy == "present" else None)
         self.stdout.write(
             f"{count} decisions replayed under the {policy} policy, {len(found) or 'no'} "
@@ -52,11 +54,14 @@ class Command(BaseCommand):
             raise SystemExit(1)
 
 
-def _moment(text: str) -> datetime | None:
-    if not text:
-        return None
+def _moment(text: str) -> datetime:
     if age := _AGE.match(text):
-        return database_now() - timedelta(**{_UNITS[age["unit"]]: int(age["n"])})
+        try:
+            return database_now() - timedelta(**{_UNITS[age["unit"]]: int(age["n"])})
+        except (OverflowError, ValueError) as error:  # ValueError: more digits than a number may have
+            raise CommandError(
+                f"--since {text[:30]} is before all time: leave it out for every decision", returncode=2
+            ) from error
     try:
         moment = parse_datetime(text)
     except ValueError as error:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import getpass
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
+from apps.access.entry import whoever_types
 from apps.access.models import Cluster
 from apps.incidents.services.arming import set_cluster_mode
 from recovery.decide import Mode
@@ -31,7 +31,7 @@ class Command(BaseCommand):
                 cluster_id=cluster.pk,
                 mode=Mode(mode),
                 actor_kind="command",
-                actor=getpass.getuser(),
+                actor=whoever_types(),
                 reason=reason,
             )
         except DeskError as error:

@@ -34,7 +34,7 @@ class Command(BaseCommand):
     def handle(self, *args: Any, rules: Path | None, signals: str, **options: Any) -> None:
         try:
             beside = json.loads(signals)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise CommandError(f"--signals is not JSON: {error}") from error
         if not isinstance(beside, dict):
             raise CommandError("--signals is a JSON object")
