@@ -96,11 +96,11 @@ def _floor_share(share: float, members: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Unreachable:
-    """Why a limit could never work on a fleet, and one near to it that could."""
+    """Why a limit could never work on a fleet, and one near to it that could; None where it must be another guard."""
 
     why: str
     field: str
-    mended: Limit
+    mended: Limit | None
 
 
 def check_limit(limit: Limit, groups: Mapping[str, int], *, fleet: int = 0, cluster: str = "") -> None:
@@ -113,7 +113,6 @@ def check_limit(limit: Limit, groups: Mapping[str, int], *, fleet: int = 0, clus
     Raises:
         BadInput: With the field, and what to set instead.
     """
-    check_form(limit)
     if found := find_unreachable(limit, groups, fleet=fleet, cluster=cluster):
         raise BadInput(found.why, field=found.field)
 
@@ -121,7 +120,11 @@ def check_limit(limit: Limit, groups: Mapping[str, int], *, fleet: int = 0, clus
 def find_unreachable(
     limit: Limit, groups: Mapping[str, int], *, fleet: int = 0, cluster: str = ""
 ) -> Unreachable | None:
-    """Why a limit that is well formed could never work on this fleet; None where it can. Takes `check_limit`'s."""
+    """Why a limit could never work on this fleet; None where it can. Takes what `check_limit` takes."""
+    try:
+        check_form(limit)
+    except BadInput as error:
+        return Unreachable(str(error), error.field, None)
     found = _find(limit, groups, fleet, cluster)
     if found is None:
         return None
@@ -197,13 +200,17 @@ def _find_idle(limit: Limit, sizes: Set[int]) -> _Found | None:
     return f"{why}: it would never hold anything back; set at most {most}", field, tuple(mends)
 
 
+def check_name(name: str) -> None:
+    """Refuse what no new guard can be called. Raises BadInput."""
+    if not _NAME.fullmatch(name):
+        shown = name if len(name) <= MOST_NAME else f"{name[:MOST_NAME]}…"
+        raise BadInput(
+            f"{shown!r} is no name of a guard: give 1 to {MOST_NAME} letters, digits, - and _", field="name"
+        )
+
+
 def check_form(limit: Limit) -> None:
     """Refuse what is no limit, on any fleet. Raises BadInput with the field."""
-    if not _NAME.fullmatch(limit.name):
-        name = limit.name if len(limit.name) <= MOST_NAME else f"{limit.name[:MOST_NAME]}…"
-        raise BadInput(
-            f"{name!r} is no name of a guard: give 1 to {MOST_NAME} letters, digits, - and _", field="name"
-        )
     if not limit.actions:
         raise BadInput("a guard that counts no action guards nothing", field="actions")
     free = sorted(set(limit.actions) - GUARDED_KINDS)

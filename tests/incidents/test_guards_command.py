@@ -183,6 +183,20 @@ def test_cluster_is_not_armed_while_a_guard_could_not_work_and_each_is_named_wit
     assert arm(cluster).mode == Mode.AUTO
 
 
+def test_guard_that_an_older_version_let_in_is_shown_and_can_be_switched_off() -> None:
+    cluster = factories.make_cluster(mode="observe")
+    GuardLimit.objects.create(
+        cluster=cluster, name="my guard", dimension="rack", measure="window", actions=["stop_job"], number=0,
+        window_seconds=60.0, changed_at=database_now(),
+    )  # fmt: skip
+    shown = guards("--cluster", cluster.slug)
+    assert "CANNOT WORK: stop_job is of a job and not of one machine" in shown
+    assert f"manage.py guards --cluster {cluster.slug} --set 'my guard' --off" in shown
+    with pytest.raises(InvalidTransition, match="--off"):
+        arm(cluster)
+    assert "CANNOT WORK" not in guards("--cluster", cluster.slug, "--set", "my guard", "--off")
+
+
 def test_command_that_arms_says_what_is_in_the_way() -> None:
     cluster = factories.make_cluster(mode="observe")
     guarding.ensure_default_limits(cluster, database_now())

@@ -305,7 +305,7 @@ def set_limit(
 ) -> GuardLimit:
     """Set a guard of a cluster, new or changed, and count at once what it counts.
 
-    Switching one off asks nothing of the fleet: it is how a limit that works no more is mended.
+    Switching one off as it is asks nothing: it is how a limit that cannot work is mended, whoever let it in.
 
     Raises:
         BadInput: It could never let anything through, or never hold anything back; or a known guard would count
@@ -319,11 +319,13 @@ def set_limit(
                 f"{limit.measure} limit protects from other things: give it a name of its own",
                 field="window_seconds",
             )
+        if known is None:
+            guards.check_name(limit.name)
         members = count_members(cluster)
         if is_enabled:
             fleet = members[Dimension.CLUSTER][WHOLE]
             guards.check_limit(limit, members[limit.dimension], fleet=fleet, cluster=cluster.slug)
-        else:
+        elif known is None or limit != known.as_limit():
             guards.check_form(limit)
         row, _ = GuardLimit.objects.select_for_update().get_or_create(
             cluster=cluster, name=limit.name, defaults=_columns(limit) | {"changed_at": now}

@@ -15,7 +15,7 @@ from apps.access.printable import printable
 from apps.access.services import audit
 from apps.incidents.guard_models import GuardLimit
 from apps.incidents.services import guarding
-from apps.incidents.services.arming import setting_command
+from apps.incidents.services.arming import mending_command
 from recovery.errors import BadInput
 from recovery.guards import Dimension, Limit, Measure, limit_words
 from recovery.lifecycle import ActionKind
@@ -115,7 +115,7 @@ class Command(BaseCommand):
             self.stdout.write(f"  {printable(row.name)}: {limit_words(limit)} by {group}{state}")
             if found := unreachable.get(row.name):
                 self.stdout.write(f"    CANNOT WORK: {printable(found.why)}")
-                self.stdout.write(f"    mend it, for example: {setting_command(cluster, found.mended)}")
+                self.stdout.write(f"    mend it, for example: {mending_command(cluster, row.name, found)}")
             for counter in sorted(row.counters.all(), key=lambda each: each.group):
                 used = guarding.used_now(counter, limit, now)
                 if used or counter.refusals or counter.drifts or shows_all:
