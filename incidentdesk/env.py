@@ -40,7 +40,9 @@ def database(name: str = "DATABASE_URL") -> dict[str, object]:
         )
     try:
         return dict(_env.db_url(name, engine="django.db.backends.postgresql"))
-    except (
-        ValueError
-    ) as error:  # of a port that is no number, for instance; the URL itself may hold a password
-        raise ImproperlyConfigured(f"{name} is no URL of a database: {error}.") from error
+    except ValueError:
+        # Its words may hold a part of the password: what stands before an unquoted / is taken for a port.
+        raise ImproperlyConfigured(
+            f"{name} is no URL of a database: give postgresql://USER:PASSWORD@HOST:PORT/NAME, and write / : @ and % in"
+            " a password as %2F, %3A, %40 and %25."
+        ) from None

@@ -28,7 +28,7 @@ from apps.access.models import (
 from recovery.decide import Mode
 from recovery.errors import BadInput, Conflict, InvalidTransition, NotFound
 
-MOST_NAME = 200
+MOST_TOKEN_NAME = 200
 _PATTERN = re.compile(r"[a-z0-9*-]{1,253}")
 TOKEN_MARK = "idk"  # noqa: S105 - the public beginning of a token, by which scanners find a leaked one
 _LAST_USED_EVERY = timedelta(minutes=1)
@@ -221,8 +221,8 @@ def create_token(
     ``job_uid`` makes it good for that job only, ``cluster_id`` for that cluster only. Raises BadInput for a name or
     scope that cannot be.
     """
-    if not name.strip() or len(name) > MOST_NAME:
-        raise BadInput(f"A token needs a name, of at most {MOST_NAME} characters.", field="name")
+    if not name.strip() or len(name) > MOST_TOKEN_NAME:
+        raise BadInput(f"A token needs a name, of at most {MOST_TOKEN_NAME} characters.", field="name")
     if unknown := sorted(set(scopes) - SCOPES):
         raise BadInput(
             f"There is no scope {', '.join(unknown)}; choose of {', '.join(sorted(SCOPES))}.",

@@ -53,7 +53,7 @@ def mending_command(cluster: Cluster, name: str, found: Unreachable) -> str:
     if limit.number is not None:
         words += ["--number", str(limit.number)]
     if limit.share is not None:
-        words += ["--share", f"{limit.share:g}"]
+        words += ["--share", str(limit.share)]
     if limit.at_least:
         words += ["--at-least", str(limit.at_least)]
     return shlex.join(words)
