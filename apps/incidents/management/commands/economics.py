@@ -48,14 +48,14 @@ class Command(BaseCommand):
         for name, sentence in (("mtbf", "time between failures"), ("spares", "size of the spare pool")):
             traced = kinds.add_parser(name, help=f"{sentence}, from a fault trace")
             traced.add_argument("trace", type=Path, help="CSV or JSON file, or its directory")
-            traced.add_argument("--nodes", type=int, default=400, help="nodes of the cluster (default 400)")
-            traced.add_argument("--days", type=float, default=240.0, help="length of the trace (default 240)")
+            traced.add_argument(
+                "--nodes", type=int, help="nodes of the cluster, where the trace does not tell"
+            )
+            traced.add_argument("--days", type=float, help="length of the trace, where it does not tell")
             traced.add_argument("--system", help="which one, where a file has several")
             if name == "mtbf":
                 traced.add_argument("--confidence", type=float, default=0.95, help="two-sided (default 0.95)")
-                traced.add_argument(
-                    "--job-sizes", type=int, nargs="*", default=[64, 128, 256], help="nodes of jobs"
-                )
+                traced.add_argument("--job-sizes", type=int, nargs="*", help="nodes of jobs")
             else:
                 traced.add_argument("--gpu-type", help="show money at its price in INCIDENTDESK_GPU_PRICES")
                 traced.add_argument("--gpus-per-node", type=int, default=8, help="default 8")
@@ -104,7 +104,7 @@ class Command(BaseCommand):
 
     def _mtbf(self, options: dict[str, Any]) -> str:
         return economics.mtbf_text(
-            _trace(options), confidence=options["confidence"], job_sizes=tuple(options["job_sizes"])
+            _trace(options), confidence=options["confidence"], job_sizes=options["job_sizes"]
         )
 
     def _spares(self, options: dict[str, Any]) -> str:
