@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from apps.incidents.fault_traces import NamedTrace, exposures_of, failures_of
+from apps.incidents.interruptions import Interruptions
 from recovery.backtest import FaultTrace
 from recovery.checkpointing import MOST_INTERVAL_OVER_MTBF, CheckpointPlan
 from recovery.figures import Figure
@@ -107,6 +108,48 @@ def _sizes(asked: Sequence[int] | None, nodes: int) -> tuple[int, ...]:
     return tuple(size for size in JOB_SIZES if size <= nodes) or (nodes,)
 
 
+def cluster_text(
+    slug: str,
+    found: Interruptions,
+    of_nodes: Sequence[Exposure],
+    *,
+    nodes: int,
+    confidence: float,
+    job_sizes: Sequence[int] | None,
+) -> str:
+    """What interrupted training in a cluster of the desk, by the same tables.
+
+    Args:
+        of_nodes: Node time of the nodes that failed.
+        nodes: That the cluster has now.
+    """
+    of_machines = tuple(failure for failure in found.failures if failure.by_machine)
+    left_out = []
+    if made := len(found.failures) - len(of_machines):
+        left_out.append(f"{_count(made, 'failure')} that the verdict blames on the job itself")
+    if found.without_nodes:
+        left_out.append(
+            f"{_count(found.without_nodes, 'attempt')} of which it is not known on how many nodes"
+        )
+    since = f"{found.since:%Y-%m-%d %H:%M} UTC"
+    return _mtbf_text(
+        f"cluster {slug}",
+        f"({_count(len(found.exposures), 'attempt')} since {since}, each from its start to its end times its nodes)",
+        left_out,
+        of_machines,
+        found.exposures,
+        of_nodes,
+        nodes=None,
+        up=None,
+        confidence=confidence,
+        job_sizes=_sizes(job_sizes, nodes),
+    )
+
+
+def _count(number: int, word: str) -> str:
+    return f"{number:,} {word}{'' if number == 1 else 's'}"
+
+
 def _mtbf_text(
     name: str,
     watched: str,
@@ -124,33 +167,32 @@ def _mtbf_text(
 
     Args:
         of_nodes: Node time of those nodes that are judged one by one.
-        nodes: Of the whole system, None where it has not stood as it is all the time.
+        nodes: Of the whole system, None where not all of them were under watch all the time.
         up: The same with down time taken off, where it is known.
     """
-    all_ = estimate(failures, exposures, confidence=confidence)
     blended = with_prior(failures, exposures, confidence=confidence)
-    hit = {failure.node for failure in failures if failure.by_machine and failure.node}
+    seen = f"{_count(blended.failures, 'failure')} in {blended.exposure_node_days:,.0f} node-days"
+    lines = [f"{name}: {seen}", watched, *(f"left out: {each}" for each in left_out)]
+    if blended.exposure_node_days:
+        all_ = estimate(failures, exposures, confidence=confidence)
+        lines.append(f"node MTBF {_interval(all_)} (measured, {confidence:.0%})")
+        if up is not None:
+            lines.append(f"down time taken off {_interval(up)}")
+        if all_.node_days is not None and nodes is not None:
+            lines.append(f"whole system: one failure in {duration(all_.node_days * 86_400 / nodes)}")
     prior = (
         f"prior of {blended.prior_node_days:g} node-days, as strong as {blended.prior_failures:g} failures"
     )
-    lines = [
-        f"{name}: {all_.failures} failures in {all_.exposure_node_days:,.0f} node-days",
-        watched,
-        *(f"left out: {each}" for each in left_out),
-        f"node MTBF {_interval(all_)} (measured, {confidence:.0%})",
-    ]
-    if up is not None:
-        lines.append(f"down time taken off {_interval(up)}")
     lines.append(f"with the prior {_interval(blended)} ({prior}, weighs {blended.prior_share:.1%})")
-    if all_.node_days is not None and nodes is not None:
-        lines.append(f"whole system: one failure in {duration(all_.node_days * 86_400 / nodes)}")
-    lines.append(f"gaps: {all_.gaps.sentence}{_gap_figures(all_)}")
+    lines.append(f"gaps: {blended.gaps.sentence}{_gap_figures(blended)}")
+    hit = {failure.node for failure in failures if failure.node}
     if hit:
         worst = (
             f"; the worst {WORST_NODES} of them had {worst_share(failures, WORST_NODES):.1%} of the failures"
         )
-        lines.append(f"{len(hit)} nodes hit{worst if len(hit) > WORST_NODES else ''}")
-    lines += _rows("class", by_class(failures, exposures, confidence=confidence))
+        lines.append(f"{_count(len(hit), 'node')} hit{worst if len(hit) > WORST_NODES else ''}")
+    if failures:
+        lines += _rows("class", by_class(failures, exposures, confidence=confidence))
     if any(exposure.job_nodes for exposure in exposures):
         lines += _rows("nodes of the job", by_job_size(failures, exposures, confidence=confidence))
     lines += _worst_nodes(by_node(failures, of_nodes, confidence=confidence))
