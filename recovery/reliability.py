@@ -22,6 +22,7 @@ DAY_SECONDS = 86_400.0
 PRIOR_NODE_DAYS = 270.0
 #: The prior weighs like so many failures. Published clusters lie within about a factor of two of it.
 PRIOR_FAILURES = 2.0
+LEAST_SHARE = 0.01  # what was watched tells nothing of its own below
 FEWEST_GAPS = 8  # below, nothing is said about how gaps spread
 #: Approximate chance below which gaps are called clustered. The approximation is short in the far tail: simulated
 #: gaps of a constant rate are called so in about 1 % of cases, for 8 gaps and for 2,000.
@@ -92,7 +93,7 @@ class GapTest:
     def sentence(self) -> str:
         """For people."""
         if self.is_clustered is None:
-            return f"{self.gaps} gaps: too few to say whether failures come in clusters"
+            return f"{self.gaps} gap{'' if self.gaps == 1 else 's'}: too few to say whether failures come in clusters"
         parts = []
         if self.is_clustered:
             parts.append(
@@ -257,7 +258,8 @@ def with_prior(
     """Node MTBF where there may be little history: gamma prior, Poisson failures, credible interval.
 
     The prior counts as ``prior_failures`` failures in as many times ``prior_node_days``; its weight is said as
-    ``prior_share`` and shrinks as exposure comes. Without any exposure the answer is the prior, and assumed.
+    ``prior_share`` and shrinks as exposure comes. Where no failure was seen and what was watched weighs under 1 %, the
+    answer is the prior, and assumed.
 
     Raises:
         BadInput: for a prior that is not above 0, or a confidence outside of (0, 1).
@@ -276,7 +278,7 @@ def with_prior(
         low_node_days=time / gamma_quantile(shape, 1 - tail),
         high_node_days=time / gamma_quantile(shape, tail),
         confidence=confidence,
-        basis=Basis.ESTIMATED if node_days else Basis.ASSUMED,
+        basis=Basis.ESTIMATED if seen or node_days >= LEAST_SHARE * time else Basis.ASSUMED,
         gaps=spread_of_gaps(failure.at for failure in seen),
         left_out=left_out,
         prior_node_days=prior_node_days,

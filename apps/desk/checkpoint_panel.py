@@ -50,8 +50,8 @@ def checkpoint_panel(job: Job, advice: CheckpointAdvice | None) -> CheckpointPan
     if present is not None:
         rows.append(AdviceRow("Now", f"every {_about(present.interval_seconds)}", "as its checkpoints came"))
     if plan.gets_on:
-        now = f"; now {present.waste_share:.1%}" if present is not None else ""
-        rows.append(AdviceRow("Time lost", f"{plan.advised.waste_share:.1%}", f"of useful time{now}"))
+        now = f"; now {_share(present.waste_share)}" if present is not None else ""
+        rows.append(AdviceRow("Time lost", _share(plan.advised.waste_share), f"of useful time{now}"))
     low, high = _about(advice.low_mtbf_seconds), _about(advice.high_mtbf_seconds)
     rows += [
         AdviceRow("A save", duration(plan.checkpoint_seconds.value), _known(plan.checkpoint_seconds)),
@@ -79,6 +79,10 @@ def checkpoint_panel(job: Job, advice: CheckpointAdvice | None) -> CheckpointPan
 
 def _known(figure: Figure) -> str:
     return f"{figure.basis}, {figure.source}"
+
+
+def _share(share: float) -> str:
+    return "under 0.1%" if share < 0.001 else f"{share:.1%}"
 
 
 def _about(seconds: float | None) -> str:

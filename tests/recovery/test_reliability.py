@@ -88,6 +88,9 @@ def test_failures_that_jobs_made_are_left_out_and_counted() -> None:
 def test_prior_is_all_there_is_at_first_and_shrinks_as_history_comes() -> None:
     new = with_prior([], [])
     assert (new.node_days, new.prior_share, new.basis) == (PRIOR_NODE_DAYS, 1, Basis.ASSUMED)
+    assert with_prior([], watched(1, 5)).basis is Basis.ASSUMED
+    assert with_prior([], watched(1, 6)).basis is Basis.ESTIMATED
+    assert with_prior(failed(1), watched(1, 2)).basis is Basis.ESTIMATED
     weights, means = [], []
     for days in (27, 270, 2700):  # a cluster of 10 nodes that fails each 100 node-days
         found = with_prior(failed(days // 10), watched(10, days))

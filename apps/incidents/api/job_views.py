@@ -22,6 +22,7 @@ from apps.incidents.services import intake, people
 from apps.jobs.api.serializers import JobDetailOutput, JobOutput
 from apps.jobs.api.views import JobDetail, JobList, get_job
 from recovery.errors import BadInput, Conflict, InvalidTransition
+from recovery.figures import quantile
 
 
 class JobListOrRegister(JobList):
@@ -94,7 +95,10 @@ class AdvisedJobDetail(JobDetail):
         `checkpoint_advice` is null until a checkpoint has told how long its save took, and an attempt has begun.
         """
         job = self.job_with_workers(job_id)
-        advice = checkpoint_advice(job, now=timezone.now())
+        lives = [worker.incarnation for worker in job.workers.all() if worker.incarnation is not None]
+        told_steps = sorted(life.step_seconds for life in lives if life.step_seconds)
+        step = quantile(told_steps, 0.5) if told_steps else None
+        advice = checkpoint_advice(job, now=timezone.now(), step_seconds=step)
         shown = JobDetailOutput(job).data
         told = CheckpointAdviceOutput(advice).data if advice is not None else None
         return Response({**shown, "checkpoint_advice": told})

@@ -13,7 +13,7 @@ from drf_spectacular.generators import SchemaGenerator
 from apps.access.clock import database_now
 from apps.access.models import AuditEntry, Role
 from apps.incidents.models import Incident
-from apps.jobs.models import Attempt, Checkpoint, Job
+from apps.jobs.models import Attempt, Checkpoint, Incarnation, Job
 from tests.factories import make_user
 from tests.incidents.api.conftest import Team
 
@@ -349,11 +349,13 @@ def test_job_tells_how_often_it_should_save_once_a_save_told_its_time(
     now = database_now()
     Job.objects.filter(pk=team.job.pk).update(gpus_per_worker=8)
     Checkpoint.objects.filter(job=team.job).update(seconds=30)
+    Incarnation.objects.filter(pk=team.life.pk).update(step_seconds=2.0)
     Attempt.objects.filter(job=team.job).update(nodes=16, ended_at=None, started_at=now - timedelta(days=2))
     with django_assert_num_queries(2 + 5):  # token; job, workers, checkpoints, attempts, failures of its like
         advice = client.get(url).json()["checkpoint_advice"]
     assert advice["checkpoint_seconds"] == {"value": 30.0, "basis": "measured", "source": "median of 1 save"}
     assert (advice["nodes"], advice["nodes_of_like_jobs"], advice["gets_on"]) == (16, "9-64", True)
+    assert advice["interval_steps"] == round(advice["advised"]["interval_seconds"] / 2)
     assert advice["mtbf_seconds"]["basis"] == "estimated"
     assert advice["rests_on"] == "prior: no failure seen yet in 32 node-days"
     assert advice["low_seconds"] < advice["advised"]["interval_seconds"] < advice["high_seconds"]
