@@ -17,6 +17,8 @@ from recovery.reliability import Mtbf, SizeClass
 
 #: A prior that weighs less is not worth a word.
 LEAST_SHARE_TOLD = 0.01
+#: Shorter times are no measurement: a save is told to the millisecond, and nothing trains a step in a microsecond.
+LEAST_SAVE_SECONDS, LEAST_STEP_SECONDS = 1e-3, 1e-6
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +71,10 @@ class CheckpointAdvice:
 
 
 def save_seconds(points: Iterable[SavedPoint]) -> Figure | None:
-    """C: the median of what saves took; None where none told a time above 0."""
-    told = sorted(point.seconds for point in points if point.seconds)
+    """C: the median of what saves took; None where none told one."""
+    told = sorted(
+        point.seconds for point in points if point.seconds is not None and point.seconds >= LEAST_SAVE_SECONDS
+    )
     return measured(quantile(told, 0.5), f"median of {_count(len(told), 'save')}") if told else None
 
 
@@ -127,7 +131,7 @@ def advise(
     save = save_seconds(points)
     if save is None or mtbf.node_days is None:
         return None
-    step = step_seconds if step_seconds is not None and step_seconds.value > 0 else None
+    step = step_seconds if step_seconds is not None and step_seconds.value >= LEAST_STEP_SECONDS else None
     sizes = [(point.attempt, point.step, point.size_bytes) for point in points if point.size_bytes]
     low, high = mtbf.job_bounds_seconds(nodes)
     plan = plan_checkpoints(

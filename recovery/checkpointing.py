@@ -260,8 +260,8 @@ def _warnings(
             continue
         if form is advised:
             found.append(
-                f"No interval helps: saving and computing again take {form.waste_share:.1f} times as long as training; "
-                "the job does not get on. Make saves shorter, use fewer nodes, or better ones."
+                f"No interval helps: saving, computing again and restarting take {form.waste_share:.1f} times as long "
+                "as training; the job does not get on. Make saves shorter, use fewer nodes, or better ones."
             )
         else:
             found.append(

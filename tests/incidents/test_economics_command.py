@@ -136,7 +136,9 @@ def test_no_interval_is_advised_to_a_job_that_cannot_get_on() -> None:
         "checkpoint", "--checkpoint-seconds", "300", "--mtbf-seconds", "100", "--step-seconds", "5",
         "--checkpoint-bytes", "1e12",
     )  # fmt: skip
-    assert "No interval helps: saving and computing again take 3.5 times as long as training" in told
+    assert (
+        "No interval helps: saving, computing again and restarting take 3.5 times as long as training" in told
+    )
     assert "advised" not in told
     assert "Save every" not in told
     assert "TB a day" not in told

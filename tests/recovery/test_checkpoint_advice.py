@@ -110,3 +110,25 @@ def test_clustered_failures_are_told_of() -> None:
     found = advice(with_prior(bursts, [Exposure("", START, START + 40 * DAY, 16, 16)]))
     assert found is not None
     assert "Failures come in clusters" in found.warnings[-1]
+
+
+def test_times_that_are_no_measurement_are_passed_over() -> None:
+    assert advice(points=(SavedPoint(1, 1, at(0), seconds=5e-324),)) is None
+    found = advise(
+        points=POINTS, starts=STARTS, nodes=16, size=size_class(16), mtbf=seen(12), days=40,
+        step_seconds=measured(5e-324),
+    )  # fmt: skip
+    assert found is not None
+    assert found.plan.interval_steps is None
+
+
+@pytest.mark.parametrize("seconds", [0.001, 1e9])
+@pytest.mark.parametrize("nodes", [1, 100_000])
+def test_any_save_on_any_number_of_nodes_is_told(seconds: float, nodes: int) -> None:
+    found = advice(
+        points=(SavedPoint(1, 1, at(0), seconds, 2**62), SavedPoint(2, 1, at(2e9), seconds)), nodes=nodes
+    )
+    assert found is not None
+    assert found.plan.gets_on == (seconds < 1 and nodes == 1), (
+        "restarts of 250 s each 73 s leave nothing either"
+    )

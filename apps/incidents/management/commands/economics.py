@@ -1,4 +1,4 @@
-"""`manage.py economics checkpoint | mtbf | spares`: prices from figures that are given, or from a fault trace."""
+"""`manage.py economics checkpoint | mtbf | spares`: prices from given figures, a trace, or what the desk has seen."""
 
 from __future__ import annotations
 
