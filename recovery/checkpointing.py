@@ -179,6 +179,11 @@ class CheckpointPlan:
     load: WriteLoad | None = None
     warnings: tuple[str, ...] = ()
 
+    @property
+    def gets_on(self) -> bool:
+        """Whether the job makes progress with the advised interval; without, no interval helps."""
+        return self.advised.waste_share < 1
+
     def form(self, name: str) -> IntervalForm:
         """A form by name."""
         return next(form for form in self.forms if form.name == name)
@@ -251,9 +256,16 @@ def _warnings(
                 f"{form.name}: the interval is {ratio:.2f} of the time between failures; above "
                 f"{MOST_INTERVAL_OVER_MTBF:g} these forms no longer hold. {advice}"
             )
-        if form.waste_share >= 1:
+        if form.waste_share < 1:
+            continue
+        if form is advised:
             found.append(
-                f"{form.name}: saving and computing again take more time than there is; the job does not get on."
+                f"No interval helps: saving, computing again and restarting take {form.waste_share:.1f} times as long "
+                "as training; the job does not get on. Make saves shorter, use fewer nodes, or better ones."
+            )
+        else:
+            found.append(
+                f"{form.name}: saving and computing again take more time than training; the job does not get on."
             )
     if load and load.bandwidth_share is not None and load.bandwidth_share > 1:
         found.append(f"The store would have to write {load.bandwidth_share:.1f} times what it can.")

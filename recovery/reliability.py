@@ -22,11 +22,14 @@ DAY_SECONDS = 86_400.0
 PRIOR_NODE_DAYS = 270.0
 #: The prior weighs like so many failures. Published clusters lie within about a factor of two of it.
 PRIOR_FAILURES = 2.0
+LEAST_SHARE = 0.01  # what was watched tells nothing of its own below
 FEWEST_GAPS = 8  # below, nothing is said about how gaps spread
 #: Approximate chance below which gaps are called clustered. The approximation is short in the far tail: simulated
 #: gaps of a constant rate are called so in about 1 % of cases, for 8 gaps and for 2,000.
 CLUSTERED_CHANCE = 0.005
 _STEPHENS_1_PERCENT = 1.308
+#: The largest job, in nodes, of each class of sizes but the last: each eight times the one before.
+SIZE_BORDERS = (8, 64, 512)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,23 +48,28 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Exposure:
-    """One node under watch from ``since`` until ``until``; ``job_nodes`` = size of the job it served, if any."""
+    """One node under watch from ``since`` until ``until``; ``job_nodes`` = size of the job it served, if any.
+
+    ``nodes`` is above 1 where several were watched together and ``node`` names none of them, such as those of an
+    attempt. Times of one node may come added up in one, of the right length: only sums of node-days are used.
+    """
 
     node: str
     since: datetime
     until: datetime
     job_nodes: int | None = None
+    nodes: int = 1
 
     @property
     def node_days(self) -> float:
-        """How long, in days. BadInput where it ends before it begins."""
+        """How long, in days, times the nodes. BadInput where it ends before it begins."""
         seconds = (self.until - self.since).total_seconds()
         if seconds < 0:
             raise BadInput(
                 f"{self.node} was watched until {self.until}, before {self.since} when it began: swap the two",
                 field="until",
             )
-        return seconds / DAY_SECONDS
+        return self.nodes * seconds / DAY_SECONDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +93,7 @@ class GapTest:
     def sentence(self) -> str:
         """For people."""
         if self.is_clustered is None:
-            return f"{self.gaps} gaps: too few to say whether failures come in clusters"
+            return f"{self.gaps} gap{'' if self.gaps == 1 else 's'}: too few to say whether failures come in clusters"
         parts = []
         if self.is_clustered:
             parts.append(
@@ -94,6 +102,17 @@ class GapTest:
         if self.is_fit_poor:
             parts.append("exponential fit is poor")
         return "; ".join(parts) or "gaps look like those of a constant rate"
+
+    @property
+    def flag(self) -> str:
+        """The same in a row of a table: "clustered, poor fit", "constant rate", "too few gaps"."""
+        if self.is_clustered is None:
+            return "too few gaps"
+        parts = [
+            *(["clustered"] if self.is_clustered else []),
+            *(["poor fit"] if self.is_fit_poor else []),
+        ]
+        return ", ".join(parts) or "constant rate"
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +164,12 @@ class Mtbf:
         if self.prior_share:
             source += f"; prior of {self.prior_node_days:.0f} node-days weighs {self.prior_share:.0%}"
         return Figure(self.node_days * DAY_SECONDS / nodes, self.basis, source)
+
+    def job_bounds_seconds(self, nodes: int) -> tuple[float, float | None]:
+        """The interval of confidence of that M; no upper bound without a failure. BadInput without a node."""
+        positive("nodes", nodes, "a job's number of nodes", "give the machines of its world")
+        high = None if self.high_node_days is None else self.high_node_days * DAY_SECONDS / nodes
+        return self.low_node_days * DAY_SECONDS / nodes, high
 
 
 def spread_of_gaps(times: Iterable[datetime]) -> GapTest:
@@ -233,7 +258,8 @@ def with_prior(
     """Node MTBF where there may be little history: gamma prior, Poisson failures, credible interval.
 
     The prior counts as ``prior_failures`` failures in as many times ``prior_node_days``; its weight is said as
-    ``prior_share`` and shrinks as exposure comes. Without any exposure the answer is the prior, and assumed.
+    ``prior_share`` and shrinks as exposure comes. Where no failure was seen and what was watched weighs under 1 %, the
+    answer is the prior, and assumed.
 
     Raises:
         BadInput: for a prior that is not above 0, or a confidence outside of (0, 1).
@@ -252,7 +278,7 @@ def with_prior(
         low_node_days=time / gamma_quantile(shape, 1 - tail),
         high_node_days=time / gamma_quantile(shape, tail),
         confidence=confidence,
-        basis=Basis.ESTIMATED if node_days else Basis.ASSUMED,
+        basis=Basis.ESTIMATED if seen or node_days >= LEAST_SHARE * time else Basis.ASSUMED,
         gaps=spread_of_gaps(failure.at for failure in seen),
         left_out=left_out,
         prior_node_days=prior_node_days,
@@ -283,28 +309,45 @@ def by_node(
     )
 
 
+@dataclass(frozen=True, slots=True)
+class SizeClass:
+    """Jobs of ``low`` to ``high`` nodes, which are judged together; ``high`` None = and more."""
+
+    low: int
+    high: int | None
+
+    def __str__(self) -> str:
+        return f"{self.low}-{self.high}" if self.high is not None else f"{self.low} and more"
+
+
+def size_class(nodes: int, borders: Sequence[int] = SIZE_BORDERS) -> SizeClass:
+    """The class that a job of so many nodes belongs to; ``borders`` are the largest of each class, ascending."""
+    low = 1
+    for border in borders:
+        if nodes <= border:
+            return SizeClass(low, border)
+        low = border + 1
+    return SizeClass(low, None)
+
+
 def by_job_size(
     failures: Sequence[Failure],
     exposures: Sequence[Exposure],
-    borders: Sequence[int] = (8, 64, 512),
+    borders: Sequence[int] = SIZE_BORDERS,
     *,
     confidence: float = 0.95,
 ) -> dict[str, Mtbf]:
-    """By size of the job that nodes served: "1-8", "9-64", …, "513 and more", "no job". Of one node, in days."""
+    """By size of the job that nodes served: "1-8", "9-64", …, "513 and more", "no job", the smallest first.
 
-    def name(nodes: int | None) -> str:
-        if nodes is None:
-            return "no job"
-        low = 1
-        for border in borders:
-            if nodes <= border:
-                return f"{low}-{border}"
-            low = border + 1
-        return f"{low} and more"
+    Of one node, in days.
+    """
 
-    return _grouped(
-        failures, exposures, lambda each: name(each.job_nodes), lambda each: name(each.job_nodes), confidence
-    )
+    def size(each: Failure | Exposure) -> SizeClass | None:
+        return None if each.job_nodes is None else size_class(each.job_nodes, borders)
+
+    found = _grouped(failures, exposures, size, size, confidence)
+    ordered = sorted(found, key=lambda size: (size is None, size.low if size is not None else 0))
+    return {"no job" if size is None else str(size): found[size] for size in ordered}
 
 
 def by_class(

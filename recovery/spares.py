@@ -58,6 +58,7 @@ def repair_times(hours: Sequence[float], *, open_hours: Sequence[float] = ()) ->
 class SpareRow:
     """One pool size. ``ready_share``: chance that a failure finds a spare, by repairs as long as the mean.
 
+    ``ready_share_by_median`` and ``ready_share_by_p90``: the same if every repair took that long.
     ``saved_gpu_hours_a_day`` is what jobs would have lost to waiting without any spare, less what they still lose;
     ``idle_gpu_hours_a_day`` what the spares that are not in use cost.
     """
@@ -66,6 +67,8 @@ class SpareRow:
     ready_share: float
     idle_gpu_hours_a_day: float
     saved_gpu_hours_a_day: float
+    ready_share_by_median: float
+    ready_share_by_p90: float
 
     @property
     def net_gpu_hours_a_day(self) -> float:
@@ -148,14 +151,15 @@ def size_pool(
         a_day * hours / DAY_HOURS for hours in (repair.median_hours, repair.mean_hours, repair.p90_hours)
     ]
     by_median, by_mean, by_p90 = (_needed(load, target_share) for load in loads)
-    mean_load = loads[1]
     job_gpu_hours = a_day * min(job_nodes, nodes) * gpus_per_node * repair.median_hours
-    rows = [SpareRow(0, 0.0, 0.0, 0.0)]
+    rows = [SpareRow(0, 0.0, 0.0, 0.0, 0.0, 0.0)]
     idle = 0.0
     for size in range(1, by_p90 + 1):
-        ready = poisson_share_at_most(size - 1, mean_load)
+        at_median, ready, at_p90 = (poisson_share_at_most(size - 1, load) for load in loads)
         idle += ready  # so many stand by on average: the sum of P(fewer than k are away) for k = 1 … size
-        rows.append(SpareRow(size, ready, idle * gpus_per_node * DAY_HOURS, job_gpu_hours * ready))
+        rows.append(
+            SpareRow(size, ready, idle * gpus_per_node * DAY_HOURS, job_gpu_hours * ready, at_median, at_p90)
+        )
     return SparePool(
         nodes=nodes,
         target_share=target_share,

@@ -9,10 +9,12 @@ from datetime import datetime
 from typing import Any
 
 from apps.desk import charts
+from apps.desk.checkpoint_panel import checkpoint_panel
 from apps.desk.next_step import CAPACITY_HINT
 from apps.desk.silence import Silence, silence
 from apps.desk.words import Mark, duration, mark_for, number
 from apps.incidents import selectors as incidents
+from apps.incidents.checkpoint_advice import checkpoint_advice
 from apps.jobs import selectors
 from apps.jobs.models import Job, Worker
 from recovery.phases import TERMINAL_PHASES, WAITING_FOR_CAPACITY, Phase
@@ -78,6 +80,9 @@ def job_page(
     is_newest_shown = bool(attempts) and attempts[0].attempt.n == job.attempt
     began_at = attempts[0].attempt.started_at if is_newest_shown else selectors.began_at(job)
     lines = worker_lines(selectors.worker_rows(job), job, began_at=began_at)
+    checkpoints = selectors.newest_checkpoints(job)
+    newest = [row.attempt for row in attempts] if before is None else None  # else older ones are shown
+    step_seconds = _median([line.step_seconds for line in lines if line.step_seconds is not None])
     return context | {
         **_workers(lines, as_table),
         "silences": _silences(job, lines),
@@ -85,11 +90,17 @@ def job_page(
         "attempts_older": older,
         "attempts_before": before,
         "attempt_incidents": incidents.incidents_by_uid(row.attempt.incident_uid for row in attempts),
-        "checkpoints": selectors.newest_checkpoints(job),
+        "checkpoints": checkpoints,
+        "advice": checkpoint_panel(
+            job,
+            checkpoint_advice(
+                job, now=now, checkpoints=checkpoints, attempts=newest, step_seconds=step_seconds
+            ),
+        ),
         "environment": selectors.environment_report(job),
         "unclean": selectors.unclean_checks(job),
         "step": min((line.step for line in lines if line.step is not None), default=None),
-        "step_seconds": _median([line.step_seconds for line in lines if line.step_seconds is not None]),
+        "step_seconds": step_seconds,
     }
 
 

@@ -43,7 +43,8 @@ STANDING_GUARD = next(
     if limit.dimension is Dimension.CLUSTER and limit.measure is Measure.STANDING
 )
 
-Tell = Callable[[str], None]
+#: Replays done, of how many, and which one comes now.
+Tell = Callable[[int, int, str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,27 +164,31 @@ def run(
     rng = random.Random(seed)
     drawn = draw_placements(trace.trace, placements, rng)
     histories: dict[str, History] = {}
+    mine, theirs = parse_policies(policies), parse_policies(full_policies)
+    if not mine:
+        raise BadInput("no policy was given: give at least one", field="policies")
+    total = len(sizes) * len(mine) + len(full_sizes) * len(theirs)
+    done = 0
 
     def table(size: int, chosen: Sequence[ReplacePolicy]) -> Table:
+        nonlocal done
         job = assumptions.job(size)
         found = {}
         for policy in chosen:
-            tell(f"{size} nodes, {policy.name}")
+            tell(done, total, f"{size} nodes, {policy.name}")
+            done += 1
             if policy.name not in histories:
                 histories[policy.name] = read_history(trace.trace, policy)
             found[policy.name] = tuple(replay(histories[policy.name], placement, job) for placement in drawn)
         return Table(job, found)
 
-    mine = parse_policies(policies)
-    if not mine:
-        raise BadInput("no policy was given: give at least one", field="policies")
     return Backtest(
         trace=trace,
         assumptions=assumptions,
         seed=seed,
         placements=placements,
         sizes=tuple(table(size, mine) for size in sizes),
-        full=tuple(table(size, parse_policies(full_policies)) for size in full_sizes),
+        full=tuple(table(size, theirs) for size in full_sizes),
     )
 
 
@@ -195,6 +200,7 @@ def render(result: Backtest) -> str:
     lines = [
         f"Replayed on a fault trace: {result.trace.name}, {len(trace.nodes)} nodes, {result.trace.quiet_nodes} of them",
         f"without a fault, {len(trace.faults)} faults in {days:.0f} days.",
+        *(f"Left out: {each}." for each in result.trace.left_out),
         f"Jobs are synthetic: {result.placements} random placements, seed {result.seed}. Assumed: a node has",
         f"{assumed.gpus_per_node} GPUs, a save takes {assumed.checkpoint_seconds:g} s, a restart takes",
         f"{assumed.restart_seconds:g} s; saves by Daly's form for a node MTBF of {PRIOR_NODE_DAYS:g} days.",

@@ -128,6 +128,7 @@ class Attempt(models.Model):
     run = models.PositiveIntegerField(default=1)
     sequence = models.PositiveIntegerField()
     is_protected = models.BooleanField(default=True)
+    nodes = models.PositiveIntegerField(null=True, blank=True)  # different ones; None: not all were known
     started_at = models.DateTimeField()
     first_step_at = models.DateTimeField(null=True, blank=True)
     resumed_from_step = models.BigIntegerField(null=True, blank=True)
@@ -143,6 +144,7 @@ class Attempt(models.Model):
     class Meta:
         ordering = ["n"]
         constraints = [models.UniqueConstraint(name="attempt_once", fields=["job", "n"])]
+        indexes = [models.Index(name="attempt_by_end", fields=["tenant", "ended_at"])]
 
     def __str__(self) -> str:
         return f"attempt {self.n}"

@@ -277,6 +277,11 @@ def newest_checkpoints(job: Job, limit: int = 8) -> list[Checkpoint]:
     return list(Checkpoint.objects.filter(job=job).order_by("-step", "-id")[:limit])
 
 
+def newest_attempts(job: Job, limit: int = 20) -> list[Attempt]:
+    """Attempts by number, newest first."""
+    return list(Attempt.objects.filter(job=job).order_by("-n")[:limit])
+
+
 def failure_counts(job: Job, *, rescheduled: bool = False, limit: int = 100) -> list[FailureCount]:
     """Counted failures, newest first."""
     counts = FailureCount.objects.filter(job=job).select_related("worker").order_by("-id")

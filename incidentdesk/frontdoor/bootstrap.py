@@ -39,6 +39,7 @@ COMMANDS = PRODUCT_COMMANDS + (
 )  # tests hold this list to __main__.COMMANDS and to HELP
 # Commands of manage.py that only compute or explain, so that no desk need run; as in manage.py, by a test.
 WITHOUT_DATABASE = ("backtest", "economics", "diagnose", "explore", "try_rules")
+OF_THE_DESK = "--cluster"  # with it they read what the desk has seen
 NOTE = "environment.json"  # places.ENVIRONMENT_NOTE
 
 HELP = """\
@@ -93,7 +94,10 @@ def refuse(name, arguments):
 def needs_desk(arguments):
     """Whether a command of manage.py needs a desk's database, and none is named."""
     explains = not arguments or arguments[0] in HELP_WORDS or {"-h", "--help"}.intersection(arguments)
-    return not (explains or arguments[0] in WITHOUT_DATABASE or os.environ.get("DATABASE_URL"))
+    if explains or os.environ.get("DATABASE_URL"):
+        return False
+    asks_desk = any(word.split("=")[0] == OF_THE_DESK for word in arguments)
+    return asks_desk or arguments[0] not in WITHOUT_DATABASE
 
 
 def desk_runs(roots):

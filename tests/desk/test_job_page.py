@@ -262,3 +262,69 @@ def test_workers_of_a_job_that_is_over_are_no_alarm(operator: Client) -> None:
     assert "worker--critical" not in over
     assert "cell--critical" not in over
     assert "ended" in over
+
+
+def advice_of(client: Client, name: str) -> str:
+    text = page(client, name)
+    assert "How often to save" in text
+    return text[text.index("How often to save") : text.index("Limits, inside out")]
+
+
+def test_page_says_how_often_to_save_and_what_that_rests_on(operator: Client) -> None:
+    now = database_now()
+    llm = job("llm-70b-pretrain")
+    Attempt.objects.filter(job__tenant=llm.tenant).exclude(job=llm).delete()
+    FailureCount.objects.filter(job__tenant=llm.tenant).exclude(job=llm).delete()
+    Attempt.objects.filter(job=llm, n=1).update(started_at=now - timedelta(days=40))
+    Attempt.objects.filter(job=llm, n=1).update(ended_at=now - timedelta(days=20))
+    told = advice_of(operator, "llm-70b-pretrain")
+    # M = (540 + 6 nodes * 20 days) / 4 / 6 nodes = 27.5 d: sqrt(2 * 5.3 s * M), less a bit.
+    assert re.search(r"Advised every 1 h 2[34] min about 31,000 steps \S.* to .*, 95% sure", told)
+    assert "Now every 11 s as its checkpoints came" in told
+    assert "A save 5.3 s measured, median of 3 saves" in told
+    assert re.search(
+        r"A failure in 27 d 1\d h estimated .* to .*, 95% sure 2 failures in 40 days, prior weighs 82%", told
+    )
+    assert "A restart" in told
+    assert "a day if saved as advised" in told
+    assert "what interrupted jobs of nlp with 1-8 nodes in this cluster" in told
+
+
+def test_prior_is_told_where_no_failure_was_seen(operator: Client) -> None:
+    llm = job("llm-70b-pretrain")
+    FailureCount.objects.all().delete()
+    Attempt.objects.filter(job=llm).exclude(n=llm.attempt).delete()
+    told = advice_of(operator, "llm-70b-pretrain")
+    assert "prior: no failure seen yet" in told
+    assert "A restart not known none seen yet, left out" in told
+
+
+def test_job_that_saves_too_seldom_is_warned(operator: Client) -> None:
+    now = database_now()
+    llm = job("llm-70b-pretrain")
+    Attempt.objects.filter(job=llm).update(nodes=2_000)
+    for hours, point in enumerate(Checkpoint.objects.filter(job=llm)):
+        Checkpoint.objects.filter(pk=point.pk).update(committed_at=now - timedelta(hours=hours))
+    told = advice_of(operator, "llm-70b-pretrain")
+    assert re.search(
+        r"Present setting: the interval is 0\.\d\d of the time between failures; above 0\.2", told
+    )
+
+
+def test_no_interval_is_advised_where_none_helps(operator: Client) -> None:
+    llm = job("llm-70b-pretrain")
+    Attempt.objects.filter(job=llm).update(nodes=100_000)
+    Checkpoint.objects.filter(job=llm).update(seconds=1_000)
+    told = advice_of(operator, "llm-70b-pretrain")
+    assert "Advised no interval helps" in told
+    assert "the job does not get on" in told
+    assert "if saved as advised" not in told
+
+
+def test_nothing_is_said_of_saving_where_no_save_told_its_time(operator: Client) -> None:
+    llm = job("llm-70b-pretrain")
+    Checkpoint.objects.filter(job=llm).update(seconds=None)
+    assert "How often to save" not in page(operator, "llm-70b-pretrain")
+    Checkpoint.objects.filter(job=llm).update(seconds=5)
+    Attempt.objects.filter(job=llm).update(nodes=None)
+    assert "How often to save" not in page(operator, "llm-70b-pretrain")

@@ -50,7 +50,7 @@ QUERIES = {
     "incident attempts": 15,
     "incident audit": 16,
     "jobs": 13,
-    "job": 18,
+    "job": 19,
     "job events": 14,
     "nodes": 12,
     "racks": 10,

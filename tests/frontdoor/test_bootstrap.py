@@ -318,6 +318,9 @@ def test_manage_without_a_desk_says_so_and_downloads_nothing(fresh_clone: Path) 
     [
         (["guards"], True),
         (["guards", "--cluster", "demo"], True),
+        (["economics", "mtbf", "--cluster", "demo"], True),
+        (["economics", "mtbf", "--cluster=demo"], True),
+        (["economics", "mtbf", "TRACE"], False),
         (["guards", "--help"], False),
         (["help"], False),
         ([], False),
@@ -347,5 +350,7 @@ def test_desk_runs_while_it_holds_its_lock(tmp_path: Path) -> None:
 def test_lists_of_the_plain_script_are_those_of_what_it_hands_over_to() -> None:
     assert set(bootstrap.COMMANDS) == set(frontdoor.COMMANDS) | {"clean"}
     assert all(f"\n  {command} " in bootstrap.HELP for command in bootstrap.COMMANDS)
-    assert set(bootstrap.WITHOUT_DATABASE) == runpy.run_path(str(CHECKOUT / "manage.py"))["_WITHOUT_DATABASE"]
+    manage = runpy.run_path(str(CHECKOUT / "manage.py"))
+    assert set(bootstrap.WITHOUT_DATABASE) == manage["_WITHOUT_DATABASE"]
+    assert manage["_OF_THE_DESK"] == bootstrap.OF_THE_DESK
     assert bootstrap.NOTE == places.ENVIRONMENT_NOTE

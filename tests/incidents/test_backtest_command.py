@@ -4,15 +4,18 @@ import json
 import os
 import subprocess
 import sys
+import time
 from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
 from django.core.management import CommandError, call_command
+from django.core.management.base import OutputWrapper
 
 from apps.incidents import backtesting
 from apps.incidents.fault_traces import read_trace
+from apps.incidents.management.commands.backtest import ProgressLine
 from incidentdesk.frontdoor.places import CHECKOUT
 from recovery.backtest import Replay
 from tests.incidents.test_fault_traces import INTERVALS
@@ -48,7 +51,32 @@ def test_says_what_it_is_and_what_was_assumed(trace: Path) -> None:
 def test_progress_is_shown_apart_from_the_figures(trace: Path) -> None:
     progress = StringIO()
     backtest(trace, stderr=progress)
-    assert "replaying 4 nodes, wait\nreplaying 4 nodes, swap\n" in progress.getvalue()
+    assert progress.getvalue().startswith("replaying 1 of 15: 4 nodes, wait\n")
+    assert "\r" not in progress.getvalue()
+
+
+def test_progress_is_sparse_in_a_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, out = [0.0], StringIO()
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    line = ProgressLine(OutputWrapper(out))
+    for second in range(25):
+        now[0] = second
+        line.tell(second, 25, "wait")
+    line.clear()
+    assert out.getvalue().splitlines() == [f"replaying {n} of 25: wait" for n in (1, 11, 21)]
+
+
+def test_progress_is_one_line_on_a_terminal() -> None:
+    class Terminal(StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    out = Terminal()
+    line = ProgressLine(OutputWrapper(out))
+    line.tell(0, 2, "wait")
+    line.tell(1, 2, "swap")
+    line.clear()
+    assert out.getvalue() == "\rreplaying 1 of 2: wait\x1b[K\rreplaying 2 of 2: swap\x1b[K\r\x1b[K"
 
 
 def test_same_seed_gives_the_same_figures_and_another_one_others(trace: Path) -> None:
@@ -102,7 +130,7 @@ def test_runs_without_a_database(trace: Path) -> None:
 @pytest.fixture(scope="module")
 def measured_cluster() -> backtesting.Backtest:
     return backtesting.run(
-        read_trace(INFINITEHBD, nodes=400, days=240),
+        read_trace(INFINITEHBD),
         sizes=[64, 128, 256],
         full_shares=[0.8, 0.95],
         policies="wait,swap,history",
@@ -110,7 +138,7 @@ def measured_cluster() -> backtesting.Backtest:
         placements=60,
         seed=1,
         assumptions=backtesting.JobAssumptions(),
-        tell=lambda what: None,
+        tell=lambda done, total, what: None,
     )
 
 

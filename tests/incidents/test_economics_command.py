@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from io import StringIO
 from pathlib import Path
 
@@ -91,6 +92,11 @@ def test_drives_wear() -> None:
         ),
         (("mtbf", "/nonexistent"), "holds no fault trace"),
         (
+            ("mtbf", "/nonexistent", "--nodes", "-4"),
+            "nodes is -4, but the size of the cluster must be above 0",
+        ),
+        (("spares", "/nonexistent", "--days", "0"), "days is 0, but the length of the trace must be above 0"),
+        (
             ("checkpoint", "--checkpoint-seconds", "1", "--mtbf-seconds", "9", "--restart-seconds", "-1"),
             "below 0",
         ),
@@ -106,6 +112,36 @@ def test_small_trace_is_told_with_its_prior_and_its_wide_interval(trace: str) ->
     assert "4 failures in 125 node-days" in told
     assert "prior of 270 node-days, as strong as 2 failures, weighs 81.2%" in told
     assert "3 gaps: too few to say" in told
+
+
+def test_each_row_has_its_interval_and_its_flag_and_no_quiet_node_is_a_worst_one(tmp_path: Path) -> None:
+    bursts = "".join(
+        f"{day + n / 100},{day + n / 100 + 0.001},n{day % 7},GPU\n" for day in range(20, 50) for n in range(5)
+    )
+    file = tmp_path / "own.csv"
+    file.write_text(f"start_day,end_day,node,class\n1,2,a,NIC\n{bursts}300,301,a,NIC\n")
+    told = economics("mtbf", str(file), "--nodes", "20", "--days", "240")
+    rows = {line[:28].strip(): line for line in told.splitlines()}
+    assert re.search(r"150 +31\.9 days \(.* to .*\) +clustered, poor fit$", rows["GPU"])
+    assert re.search(r"days \(.* to .*\) +too few gaps$", rows["NIC"])
+    assert re.search(r"days \(.* to .*\) +clustered, poor fit$", rows["n1"])
+    assert re.search(r"\(.* to .*\) +clustered, poor fit \(estimated\)$", rows["20"]), "a job on all nodes"
+    assert "left out: 1 fault after day 240" in told
+    assert "quiet-" not in told
+    assert "down time taken off" in told
+
+
+def test_no_interval_is_advised_to_a_job_that_cannot_get_on() -> None:
+    told = economics(
+        "checkpoint", "--checkpoint-seconds", "300", "--mtbf-seconds", "100", "--step-seconds", "5",
+        "--checkpoint-bytes", "1e12",
+    )  # fmt: skip
+    assert (
+        "No interval helps: saving, computing again and restarting take 3.5 times as long as training" in told
+    )
+    assert "advised" not in told
+    assert "Save every" not in told
+    assert "TB a day" not in told
 
 
 def test_spares_are_told_by_median_mean_and_tail(trace: str) -> None:
@@ -152,6 +188,10 @@ def test_measured_cluster_is_told() -> None:
     assert "gaps are clustered" in told
     pool = economics("spares", str(INFINITEHBD))
     assert "6 by the median, 17 by the mean, 43 by the 90th percentile" in pool
+    rows = {line[:6].strip(): line for line in pool.splitlines()}
+    assert re.search(r"median 32\.6 h +mean 160\.5 h +90 % 484\.3 h", rows["spares"])
+    assert rows["6"].split()[:4] == ["6", "97.6%", "4.3%", "0.0%"]
+    assert rows["17"].endswith("by the mean, advised")
 
 
 @needs_traces

@@ -68,10 +68,10 @@ def test_file_with_several_systems_wants_to_know_which(tmp_path: Path) -> None:
     file = tmp_path / "systems.csv"
     file.write_text(SYSTEMS)
     with pytest.raises(BadInput, match="systems 18, 20: say which with --system"):
-        read_trace(file, nodes=400, days=240)
+        read_trace(file)
     with pytest.raises(BadInput, match="system 7 is not in the file; it has 18, 20"):
-        read_trace(file, nodes=400, days=240, system="7")
-    named = read_trace(file, nodes=400, days=240, system="18")
+        read_trace(file, system="7")
+    named = read_trace(file, system="18")
     assert len(named.trace.nodes) == 4
     assert [fault.node for fault in named.trace.faults] == ["node-0", "node-3"]
     assert named.trace.end - named.trace.begin == timedelta(hours=4)
@@ -82,18 +82,67 @@ def test_file_with_several_systems_wants_to_know_which(tmp_path: Path) -> None:
     [
         ("a.csv", "one,two\n1,2\n", "no fault trace that is known"),
         ("a.csv", "", "no fault trace that is known"),
-        ("a.csv", "start_day,end_day,node\nsoon,,x\n", "cannot be read as a fault trace"),
-        ("a.json", "{", "cannot be read as a fault trace"),
+        ("a.csv", "start_day,end_day,node\n1,,x\nsoon,,x\n", "line 3: start_day is 'soon', but must be days"),
+        (
+            "a.csv",
+            "start_day,end_day,node\n5,4,x\n",
+            "line 2: end_day is 4, before start_day 5: swap the two",
+        ),
+        ("a.csv", "start_day,end_day,node\n1,,\n", "line 2: node is empty"),
+        ("a.csv", "start_day,end_day,node\n1\n", "line 2: node is empty"),
+        ("a.csv", "start_day,end_day,node\n1,2,\udcff\n", "line 2: byte 0xff is no UTF-8"),
+        ("a.csv", "start_day,end_day,node\n300,,x\n", "all 1 faults begin after day 240"),
+        ("a.csv", "start_day,end_day,node\n-1,,x\n", "start_day is '-1', but must be days"),
+        ("a.csv", "start_day,end_day,node\n1,nan,x\n", "end_day is 'nan', but must be days"),
+        ("a.json", "[\n{", "line 2: no JSON"),
         ("a.json", "{}", "no list of events"),
-        ("a.json", '[{"event_time": 1}]', "cannot be read"),
+        ("a.json", "[" * 100_000, "no list of events"),
+        ("a.json", '[{"event_time": 1}]', "event 1: node_id is empty"),
+        (
+            "a.json",
+            '[{"node_id": "x", "event_time": 1, "event_type": "end"}]',
+            "event 1: event_type is 'end'",
+        ),
+        ("a.json", "[7]", "event 1 is no object"),
         ("a.bin", "x", "no fault trace"),
     ],
 )
 def test_what_is_no_trace_is_refused_with_advice(tmp_path: Path, name: str, content: str, says: str) -> None:
     file = tmp_path / name
-    file.write_text(content)
+    file.write_text(content, errors="surrogateescape")
     with pytest.raises(BadInput, match=says):
         read_trace(file, nodes=400, days=240)
+
+
+def test_size_and_length_are_asked_for_and_not_assumed(tmp_path: Path, intervals: Path) -> None:
+    with pytest.raises(BadInput, match="say with --nodes and --days"):
+        read_trace(intervals)
+    with pytest.raises(BadInput, match="say with --days"):
+        read_trace(intervals, nodes=5)
+    with pytest.raises(BadInput, match="nodes is -4, but the size of the cluster must be above 0"):
+        read_trace(intervals, nodes=-4, days=10)
+    systems = tmp_path / "systems.csv"
+    systems.write_text(SYSTEMS)
+    with pytest.raises(BadInput, match=r"has dates, .*: leave out --days"):
+        read_trace(systems, days=10, system="18")
+    with pytest.raises(BadInput, match="system 18 has 4 nodes: leave out --nodes"):
+        read_trace(systems, nodes=10, system="18")
+    systems.write_text(SYSTEMS.replace("18,4,", "18,,"))
+    with pytest.raises(BadInput, match="say with --nodes how many system 18 had"):
+        read_trace(systems, system="18")
+    assert len(read_trace(systems, nodes=10, system="18").trace.nodes) == 10
+
+
+def test_what_of_a_file_is_not_in_the_trace_is_counted(tmp_path: Path, intervals: Path) -> None:
+    assert read_trace(intervals, nodes=5, days=14).left_out == ()
+    assert read_trace(intervals, nodes=5, days=2).left_out == ("2 faults after day 2",)
+    file = tmp_path / "events.json"
+    events = [
+        {"node_id": "a", "event_time": at, "event_type": kind}
+        for at, kind in [(1, "fault_end"), (2, "fault_start")]
+    ]
+    file.write_text(json.dumps(events))
+    assert read_trace(file, nodes=5, days=9).left_out == ("1 fault whose begin is not told",)
 
 
 def test_place_without_a_trace_is_said(tmp_path: Path) -> None:
@@ -108,7 +157,7 @@ def test_more_nodes_with_faults_than_there_are_is_refused(intervals: Path) -> No
 
 @needs_traces
 def test_measured_cluster_of_400_nodes() -> None:
-    trace = read_trace(INFINITEHBD, nodes=400, days=240).trace
+    trace = read_trace(INFINITEHBD).trace
     failures = failures_of(trace)
     found = estimate(failures, exposures_of(trace))
     assert found.failures == 381
@@ -125,8 +174,8 @@ def test_measured_cluster_of_400_nodes() -> None:
 @needs_traces
 def test_events_of_the_measured_cluster_are_its_intervals() -> None:
     (events,) = INFINITEHBD.glob("*.json")
-    from_events = read_trace(events, nodes=400, days=240).trace
-    from_intervals = read_trace(INFINITEHBD, nodes=400, days=240).trace
+    from_events = read_trace(events).trace
+    from_intervals = read_trace(INFINITEHBD).trace
 
     def shape(trace: FaultTrace) -> list[tuple[str, str, str]]:
         return sorted((str(each.start), str(each.end), each.reason) for each in trace.faults)
@@ -137,7 +186,7 @@ def test_events_of_the_measured_cluster_are_its_intervals() -> None:
 @needs_traces
 @pytest.mark.parametrize(("system", "hours"), [("18", 7.33), ("20", 13.16)])
 def test_measured_systems_fail_that_often_and_the_exponential_fits_poorly(system: str, hours: float) -> None:
-    trace = read_trace(LANL, nodes=400, days=240, system=system).trace
+    trace = read_trace(LANL, system=system).trace
     found = estimate(failures_of(trace), exposures_of(trace))
     assert found.job_seconds(len(trace.nodes)).value / 3600 == pytest.approx(hours, abs=0.005)
     assert found.gaps.is_fit_poor

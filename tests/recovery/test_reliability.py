@@ -18,6 +18,7 @@ from recovery.reliability import (
     by_node,
     estimate,
     judge_gaps,
+    size_class,
     with_prior,
     without_down,
     worst_share,
@@ -87,6 +88,9 @@ def test_failures_that_jobs_made_are_left_out_and_counted() -> None:
 def test_prior_is_all_there_is_at_first_and_shrinks_as_history_comes() -> None:
     new = with_prior([], [])
     assert (new.node_days, new.prior_share, new.basis) == (PRIOR_NODE_DAYS, 1, Basis.ASSUMED)
+    assert with_prior([], watched(1, 5)).basis is Basis.ASSUMED
+    assert with_prior([], watched(1, 6)).basis is Basis.ESTIMATED
+    assert with_prior(failed(1), watched(1, 2)).basis is Basis.ESTIMATED
     weights, means = [], []
     for days in (27, 270, 2700):  # a cluster of 10 nodes that fails each 100 node-days
         found = with_prior(failed(days // 10), watched(10, days))
@@ -188,3 +192,37 @@ def test_few_gaps_say_nothing() -> None:
     found = judge_gaps([1, 100, 1, 100])
     assert (found.is_clustered, found.is_fit_poor) == (None, None)
     assert "too few to say" in found.sentence
+
+
+def test_each_estimate_carries_its_flag() -> None:
+    assert judge_gaps([1, 100, 1, 100]).flag == "too few gaps"
+    assert judge_gaps([1, 1, 1, 1, 60] * 10).flag == "clustered, poor fit"
+    assert judge_gaps([10.0] * 50).flag == "poor fit"
+    regular = random.Random(3)
+    assert judge_gaps([regular.expovariate(1) for _ in range(100)]).flag == "constant rate"
+
+
+def test_interval_of_a_job_is_its_nodes_share_of_the_interval_of_a_node() -> None:
+    found = estimate(failed(10), watched(10, 100))
+    low, high = found.job_bounds_seconds(50)
+    assert low == pytest.approx(1000 / 18.390 * 86_400 / 50, rel=1e-4)
+    assert high == pytest.approx(1000 / 4.795 * 86_400 / 50, rel=1e-4)
+    assert estimate([], watched(10, 100)).job_bounds_seconds(50)[1] is None
+    with pytest.raises(BadInput, match="nodes is 0"):
+        found.job_bounds_seconds(0)
+
+
+def test_nodes_that_were_watched_together_count_each() -> None:
+    attempt = Exposure("", day(0), day(2), job_nodes=16, nodes=16)
+    assert attempt.node_days == 32
+    assert by_job_size([], [attempt, Exposure("", day(0), day(1), 4, 4)]) == {
+        "1-8": estimate([], watched(4, 1)),
+        "9-64": estimate([], watched(16, 2)),
+    }
+
+
+@pytest.mark.parametrize(
+    ("nodes", "name"), [(1, "1-8"), (8, "1-8"), (9, "9-64"), (512, "65-512"), (513, "513 and more")]
+)
+def test_sizes_of_jobs_have_borders(nodes: int, name: str) -> None:
+    assert str(size_class(nodes)) == name

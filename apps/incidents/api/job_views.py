@@ -1,10 +1,11 @@
-"""Jobs, written: registering one that no watch sees, and asking one to stop."""
+"""Jobs: one with the advice of how often to save; registering one that no watch sees; asking one to stop."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from django.conf import settings
+from django.utils import timezone
 from drf_spectacular.utils import extend_schema
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -13,12 +14,15 @@ from apps.access.api.views import DeskView
 from apps.access.models import Cluster, Role, Tenant
 from apps.access.permissions import PermissionMissing
 from apps.incidents.api import examples
+from apps.incidents.api.advice_serializers import AdvisedJobOutput, CheckpointAdviceOutput
 from apps.incidents.api.serializers import RegisteredJobOutput, RegisterJobInput, StopInput, StopOutput
 from apps.incidents.api.signal_views import IDEMPOTENCY_KEY, cluster_of
+from apps.incidents.checkpoint_advice import checkpoint_advice
 from apps.incidents.services import intake, people
-from apps.jobs.api.serializers import JobOutput
-from apps.jobs.api.views import JobList, get_job
+from apps.jobs.api.serializers import JobDetailOutput, JobOutput
+from apps.jobs.api.views import JobDetail, JobList, get_job
 from recovery.errors import BadInput, Conflict, InvalidTransition
+from recovery.figures import quantile
 
 
 class JobListOrRegister(JobList):
@@ -79,6 +83,25 @@ class JobListOrRegister(JobList):
         if secret:
             response.data = {**response.data, "enrolment_secret": secret[0]}
         return response
+
+
+class AdvisedJobDetail(JobDetail):
+    """One job with its workers, and how often it should save."""
+
+    @extend_schema(operation_id="jobs_retrieve", responses=AdvisedJobOutput)
+    def get(self, request: Request, job_id: int) -> Response:
+        """The job with its workers, and how often it should save, by its own checkpoints and failures of its like.
+
+        `checkpoint_advice` is null until a checkpoint has told how long its save took, and an attempt has begun.
+        """
+        job = self.job_with_workers(job_id)
+        lives = [worker.incarnation for worker in job.workers.all() if worker.incarnation is not None]
+        told_steps = sorted(life.step_seconds for life in lives if life.step_seconds)
+        step = quantile(told_steps, 0.5) if told_steps else None
+        advice = checkpoint_advice(job, now=timezone.now(), step_seconds=step)
+        shown = JobDetailOutput(job).data
+        told = CheckpointAdviceOutput(advice).data if advice is not None else None
+        return Response({**shown, "checkpoint_advice": told})
 
 
 class JobStop(DeskView):

@@ -25,7 +25,7 @@ urlpatterns = [
     *_addresses("hooks/pod-ends/", signal_views.PodEndsView, "api-pod-ends"),
     *_addresses("checkpoints/", signal_views.CheckpointsView, "api-checkpoints"),
     *_addresses("jobs/", job_views.JobListOrRegister, "api-jobs"),
-    *_addresses("jobs/<int:job_id>/", jobs.JobDetail, "api-job"),
+    *_addresses("jobs/<int:job_id>/", job_views.AdvisedJobDetail, "api-job"),
     *_addresses("jobs/<int:job_id>/stop/", job_views.JobStop, "api-job-stop"),
     *_addresses("jobs/<int:job_id>/attempts/", jobs.AttemptList, "api-attempts"),
     *_addresses("jobs/<int:job_id>/checkpoints/", jobs.JobCheckpointList, "api-job-checkpoints"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 
 from django.db.models import DateTimeField, PositiveIntegerField, Q, Subquery, Value
@@ -47,6 +47,7 @@ def store_attempts(
                 run=after.run,
                 sequence=change.sequence or after.sequence,
                 is_protected=after.protected,
+                nodes=_nodes(workers.values()),
                 started_at=now,
                 resumed_from_step=change.resumed_from_step,
             )
@@ -71,6 +72,16 @@ def store_attempts(
             }
             if known:
                 Attempt.objects.filter(job=job, n=change.n).update(**known)
+
+
+def _nodes(workers: Iterable[Worker]) -> int | None:
+    """On how many different nodes the workers are; None where one of them is not known."""
+    names = {
+        row.incarnation.node_name if row.incarnation is not None else ""
+        for row in workers
+        if not row.is_retired
+    }
+    return len(names) if names and "" not in names else None
 
 
 def store_remedy(job: Job, state: core.SubjectState, decision: core.Decision, after: JobState) -> None:

@@ -70,6 +70,10 @@ class JobDetail(DeskView):
     @extend_schema(operation_id="jobs_retrieve", responses=JobDetailOutput)
     def get(self, request: Request, job_id: int) -> Response:
         """The job with its workers."""
+        return Response(JobDetailOutput(self.job_with_workers(job_id)).data)
+
+    def job_with_workers(self, job_id: int) -> Job:
+        """The job that was asked for; NotFound where the caller may not see it."""
         workers = (
             Worker.objects.filter(is_retired=False)
             .select_related("incarnation")
@@ -83,7 +87,7 @@ class JobDetail(DeskView):
         )
         if job is None:
             raise NotFound(f"There is no job {job_id}.")
-        return Response(JobDetailOutput(job).data)
+        return job
 
 
 class AttemptList(DeskList):

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import itertools
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from django.test import Client
 from drf_spectacular.generators import SchemaGenerator
 
+from apps.access.clock import database_now
 from apps.access.models import AuditEntry, Role
 from apps.incidents.models import Incident
+from apps.jobs.models import Attempt, Checkpoint, Incarnation, Job
 from tests.factories import make_user
 from tests.incidents.api.conftest import Team
 
@@ -328,7 +331,7 @@ def test_list_costs_the_same_for_one_row_and_for_many(
         Team(cluster, tenant=team.tenant)
 
 
-@pytest.mark.parametrize(("place", "queries"), [(0, 3), (1, 2), (2, 2), (3, 2), (4, 2), (5, 1)])
+@pytest.mark.parametrize(("place", "queries"), [(0, 3), (1, 2), (2, 3), (3, 2), (4, 2), (5, 1)])
 def test_detail_costs_few_queries(
     team: Team, place: int, queries: int, django_assert_num_queries: Any
 ) -> None:
@@ -336,6 +339,28 @@ def test_detail_costs_few_queries(
     client.get(url)
     with django_assert_num_queries(queries + 2):
         assert client.get(url).status_code == 200
+
+
+def test_job_tells_how_often_it_should_save_once_a_save_told_its_time(
+    team: Team, django_assert_num_queries: Any
+) -> None:
+    client, url = team.client(), f"/api/v1/jobs/{team.job.pk}/"
+    assert client.get(url).json()["checkpoint_advice"] is None
+    now = database_now()
+    Job.objects.filter(pk=team.job.pk).update(gpus_per_worker=8)
+    Checkpoint.objects.filter(job=team.job).update(seconds=30)
+    Incarnation.objects.filter(pk=team.life.pk).update(step_seconds=2.0)
+    Attempt.objects.filter(job=team.job).update(nodes=16, ended_at=None, started_at=now - timedelta(days=2))
+    with django_assert_num_queries(2 + 5):  # token; job, workers, checkpoints, attempts, failures of its like
+        advice = client.get(url).json()["checkpoint_advice"]
+    assert advice["checkpoint_seconds"] == {"value": 30.0, "basis": "measured", "source": "median of 1 save"}
+    assert (advice["nodes"], advice["nodes_of_like_jobs"], advice["gets_on"]) == (16, "9-64", True)
+    assert advice["interval_steps"] == round(advice["advised"]["interval_seconds"] / 2)
+    assert advice["mtbf_seconds"]["basis"] == "estimated"
+    assert advice["rests_on"] == "prior: no failure seen yet in 32 node-days"
+    assert advice["low_seconds"] < advice["advised"]["interval_seconds"] < advice["high_seconds"]
+    assert [form["name"] for form in advice["forms"]] == ["Young", "Daly, higher order", "save-inclusive"]
+    assert (advice["present"], advice["gaps"], advice["warnings"]) == (None, "too few gaps", [])
 
 
 def test_last_slash_may_be_left_out(team: Team) -> None:

@@ -390,7 +390,7 @@ class Sample:
             self._workers(job, mixed=mixed, age=age)
         if attempt:
             Attempt.objects.create(
-                tenant=owner, job=job, n=attempt, sequence=2 * attempt, started_at=self.ago(min(age, 600)), is_protected=protected,
+                tenant=owner, job=job, n=attempt, sequence=2 * attempt, started_at=self.ago(min(age, 600)), is_protected=protected, nodes=workers,
                 first_step_at=self.ago(min(age, 598)), resumed_from_step=3300 if attempt > 1 else None, first_step=3301 if attempt > 1 else 1,
                 last_step=3541, step_seconds=0.16, ended_at=job.ended_at, end_cause="completed" if phase == "Succeeded" else "",
             )  # fmt: skip
@@ -450,7 +450,7 @@ class Sample:
             Attempt.objects.update_or_create(
                 job=job, n=n,
                 defaults={
-                    "tenant": job.tenant, "sequence": 2 * n, "started_at": at, "first_step_at": at + timedelta(seconds=back),
+                    "tenant": job.tenant, "sequence": 2 * n, "nodes": job.world_size, "started_at": at, "first_step_at": at + timedelta(seconds=back),
                     "resumed_from_step": 3300 if n > 1 else None, "first_step": 3301 if n > 1 else 1, "last_step": 3300 + lost, "step_seconds": 0.16,
                     "ended_at": ended, "end_cause": cause, "is_counted": True, "remedy": "restart_process",
                 },

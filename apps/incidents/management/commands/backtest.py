@@ -3,15 +3,46 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import BaseCommand, CommandError, CommandParser, OutputWrapper
 
 from apps.access.printable import printable, printable_lines
 from apps.incidents import backtesting
 from apps.incidents.fault_traces import read_trace
 from recovery.errors import BadInput
+
+#: In a log that nobody watches.
+SECONDS_BETWEEN_LINES = 10.0
+
+
+class ProgressLine:
+    """How far it is: one line that is written over and over on a terminal, else a line now and then."""
+
+    def __init__(self, stream: OutputWrapper) -> None:
+        self._stream = stream
+        self._is_terminal = stream.isatty()
+        self._told_at: float | None = None
+
+    def tell(self, done: int, total: int, what: str) -> None:
+        """Say that ``done`` of ``total`` are over and what comes now."""
+        line = f"replaying {done + 1} of {total}: {what}"
+        if self._is_terminal:
+            self._stream.write(f"\r{line}\x1b[K", ending="")
+            self._stream.flush()
+            return
+        now = time.monotonic()
+        if self._told_at is None or now - self._told_at >= SECONDS_BETWEEN_LINES:
+            self._told_at = now
+            self._stream.write(line)
+
+    def clear(self) -> None:
+        """Leave the terminal's line empty."""
+        if self._is_terminal:
+            self._stream.write("\r\x1b[K", ending="")
+            self._stream.flush()
 
 
 class Command(BaseCommand):
@@ -33,8 +64,8 @@ class Command(BaseCommand):
             help="shares of the cluster that one job takes, for the question whether a blacklist pays; "
             "empty for none (default 0.8,0.9,0.95)",
         )  # fmt: skip
-        parser.add_argument("--nodes", type=int, default=400, help="nodes of the cluster (default 400)")
-        parser.add_argument("--days", type=float, default=240.0, help="length of the trace (default 240)")
+        parser.add_argument("--nodes", type=int, help="nodes of the cluster, where the trace does not tell")
+        parser.add_argument("--days", type=float, help="length of the trace, where it does not tell")
         parser.add_argument("--system", help="which one, where a file has several")
         parser.add_argument("--gpus-per-node", type=int, default=8, help="assumed (default 8)")
         parser.add_argument("--checkpoint-seconds", type=float, default=60.0, help="assumed (default 60)")
@@ -42,9 +73,7 @@ class Command(BaseCommand):
         parser.add_argument("--json", type=Path, metavar="FILE", help="write every figure there too")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        def tell(what: str) -> None:
-            self.stderr.write(f"replaying {what}", ending="\n")
-
+        progress = ProgressLine(self.stderr)
         try:
             trace = read_trace(
                 options["trace"], nodes=options["nodes"], days=options["days"], system=options["system"]
@@ -59,10 +88,12 @@ class Command(BaseCommand):
                 assumptions=backtesting.JobAssumptions(
                     options["gpus_per_node"], options["checkpoint_seconds"], options["restart_seconds"]
                 ),
-                tell=tell,
+                tell=progress.tell,
             )
         except BadInput as error:
             raise CommandError(printable(str(error))) from error
+        finally:
+            progress.clear()
         self.stdout.write(printable_lines(backtesting.render(result)), ending="")
         if options["json"] is not None:
             try:

@@ -1,4 +1,4 @@
-"""`manage.py economics checkpoint | mtbf | spares`: prices from figures that are given, or from a fault trace."""
+"""`manage.py economics checkpoint | mtbf | spares`: prices from given figures, a trace, or what the desk has seen."""
 
 from __future__ import annotations
 
@@ -7,20 +7,35 @@ from typing import Any
 
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.db import OperationalError
 
+from apps.access.clock import database_now
+from apps.access.models import Cluster
 from apps.access.printable import printable, printable_lines
 from apps.incidents import economics
-from apps.incidents.fault_traces import NamedTrace, read_trace
+from apps.incidents.fault_traces import MOST_DAYS, NamedTrace, read_trace
 from apps.incidents.gpu_prices import read_prices
+from apps.incidents.interruptions import WINDOW_DAYS, exposure_of_nodes, interruptions
+from apps.nodes.models import Machine
 from recovery.checkpointing import Store, plan_checkpoints
 from recovery.errors import BadInput
-from recovery.figures import Basis, Figure, assumed, measured
+from recovery.figures import Basis, Figure, assumed, measured, positive
 from recovery.prices import GpuPrice
 from recovery.reliability import with_prior
 
+#: The command is run now and then, by a person: it reads more than a page does.
+MOST_ATTEMPTS_OF_CLUSTER = 20_000
+LENGTH = {
+    "mtbf": f"length of the trace, where it does not tell; of a cluster the last so many (default {WINDOW_DAYS:g})",
+    "spares": "length of the trace, where it does not tell",
+}
+
 
 class Command(BaseCommand):
-    help = "How often to save, how often nodes fail, how many spares to keep. Needs no database."
+    help = (
+        "How often to save, how often nodes fail, how many spares to keep. "
+        "Only mtbf --cluster needs the desk's database."
+    )
     requires_system_checks: list[str] = []
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -46,16 +61,22 @@ class Command(BaseCommand):
         save.add_argument("--drive-endurance-bytes", type=float, help="rated writes of each (TBW)")
         save.add_argument("--write-amplification", type=float, default=1.0, help="of the flash (default 1)")
         for name, sentence in (("mtbf", "time between failures"), ("spares", "size of the spare pool")):
-            traced = kinds.add_parser(name, help=f"{sentence}, from a fault trace")
-            traced.add_argument("trace", type=Path, help="CSV or JSON file, or its directory")
-            traced.add_argument("--nodes", type=int, default=400, help="nodes of the cluster (default 400)")
-            traced.add_argument("--days", type=float, default=240.0, help="length of the trace (default 240)")
+            of_desk = ", or as the desk saw it" if name == "mtbf" else ""
+            traced = kinds.add_parser(name, help=f"{sentence}, from a fault trace{of_desk}")
+            if name == "mtbf":
+                source = traced.add_mutually_exclusive_group(required=True)
+                source.add_argument("trace", type=Path, nargs="?", help="CSV or JSON file, or its directory")
+                source.add_argument("--cluster", help="slug of a cluster: what the desk has seen there")
+            else:
+                traced.add_argument("trace", type=Path, help="CSV or JSON file, or its directory")
+            traced.add_argument(
+                "--nodes", type=int, help="nodes of the cluster, where the trace does not tell"
+            )
+            traced.add_argument("--days", type=float, help=LENGTH[name])
             traced.add_argument("--system", help="which one, where a file has several")
             if name == "mtbf":
                 traced.add_argument("--confidence", type=float, default=0.95, help="two-sided (default 0.95)")
-                traced.add_argument(
-                    "--job-sizes", type=int, nargs="*", default=[64, 128, 256], help="nodes of jobs"
-                )
+                traced.add_argument("--job-sizes", type=int, nargs="*", help="nodes of jobs")
             else:
                 traced.add_argument("--gpu-type", help="show money at its price in INCIDENTDESK_GPU_PRICES")
                 traced.add_argument("--gpus-per-node", type=int, default=8, help="default 8")
@@ -105,8 +126,43 @@ class Command(BaseCommand):
         return economics.checkpoint_text(plan)
 
     def _mtbf(self, options: dict[str, Any]) -> str:
+        if options["cluster"] is not None:
+            return self._cluster(options)
         return economics.mtbf_text(
-            _trace(options), confidence=options["confidence"], job_sizes=tuple(options["job_sizes"])
+            _trace(options), confidence=options["confidence"], job_sizes=options["job_sizes"]
+        )
+
+    def _cluster(self, options: dict[str, Any]) -> str:
+        for name in ("nodes", "system"):
+            if options[name] is not None:
+                raise BadInput(f"--{name} is about a trace: leave it out beside --cluster", field=name)
+        days = WINDOW_DAYS if options["days"] is None else options["days"]
+        positive("days", days, "how far to look back", f"leave it out for {WINDOW_DAYS:g}")
+        if days > MOST_DAYS:
+            raise BadInput(f"{days:,.0f} days: give at most {MOST_DAYS:,.0f}", field="days")
+        try:
+            cluster = Cluster.objects.filter(slug=options["cluster"]).first()
+            if cluster is None:
+                known = ", ".join(Cluster.objects.order_by("slug").values_list("slug", flat=True)) or "none"
+                raise BadInput(
+                    f"there is no cluster {options['cluster']!r} (there are: {known})", field="cluster"
+                )
+            found = interruptions(
+                cluster_id=cluster.pk, now=database_now(), days=days, most=MOST_ATTEMPTS_OF_CLUSTER
+            )
+            of_nodes = exposure_of_nodes(cluster_id=cluster.pk, found=found)
+            nodes = Machine.objects.filter(cluster=cluster, gone_at__isnull=True).count()
+        except OperationalError as error:
+            raise CommandError(
+                "the desk's database cannot be reached, which --cluster needs: set DATABASE_URL, or use ./desk manage"
+            ) from error
+        return economics.cluster_text(
+            cluster.slug,
+            found,
+            of_nodes,
+            nodes=max(1, nodes),
+            confidence=options["confidence"],
+            job_sizes=options["job_sizes"],
         )
 
     def _spares(self, options: dict[str, Any]) -> str:
