@@ -6,19 +6,25 @@ else: a restore that has begun reads at its job's own cap until it is done. Sour
 
 Who is next, first rule that names one:
 
-1. ``length``: a restore that would end after all others, were it to wait longer;
-2. ``fair_share``: a tenant that reads less than ``floor_share`` of its fair share, the neediest first, and of its
+1. ``fair_share``: a tenant that reads less than ``hungry_share`` of its fair share, the neediest first, and of its
    highest priority one that fits now;
-3. ``priority``: the highest priority; at equal ones the tenant that reads least for its weight, then the longest.
+2. ``length``: a restore that would end after all others, were it to wait longer;
+3. ``fair_share``: the same for a tenant that reads less than ``floor_share``;
+4. ``priority``: the highest priority; at equal ones the tenant that reads least for its weight, then the longest.
 
-Within a tenant it is always the highest priority, then the longest (but for rule 1). Where the next one does not
-fit yet, room is kept for it: others begin meanwhile only if they do not delay it (``backfill``). A failure that is
-alone (``lone``) waits for no jitter while use is below ``lone_use_share``.
+Where the next one does not fit yet, room is kept for it: others begin meanwhile only if they do not delay it
+(``backfill``). A failure that is alone (``lone``) waits for no jitter while use is below ``lone_use_share``.
+
+Order of priority: while one of a tenant waits, past its jitter, none of a lower priority of that tenant begins if
+every budget has room for the higher one, or if the higher one would have room later for it. Two exceptions: rule 2,
+and a tenant that reads less than ``hungry_share``: its narrow ones may put its own wide one off. Without the first,
+all would end later; without the second, a tenant would read nothing while room comes free for its wide one.
 """
 
 from __future__ import annotations
 
 import bisect
+import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -74,7 +80,8 @@ class AdmissionPolicy:
     weights: Mapping[str, float] = field(default_factory=dict)
     lone_use_share: float = 0.5
     floor_share: float = 0.85  # of the fair share: half must be had in any minute, the rest is for gaps
-    floor_ahead_seconds: float = 10.0  # what ends within this is not counted on for the floor
+    hungry_share: float = 0.6  # of the fair share: below it nothing but the budgets goes before it
+    floor_ahead_seconds: float = 20.0  # what ends within this is not counted on for either
     length_margin: float = 1.05  # a restore this much shorter than all that is left may still wait
     backoff_base_seconds: float = 5.0
     backoff_factor: float = 2.0
@@ -128,14 +135,14 @@ class Queue:
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """A restart that begins now. Its token operations are to be spread over ``spread_seconds``."""
+    """A restart that begins now. What it spends of a dependency in ``spread_seconds`` is to be spread so long."""
 
     job: str
     why: Why
     reason: str
     bytes_per_second: float
     ends_at: datetime
-    spread_seconds: float = 0.0
+    spread_seconds: Mapping[Dependency, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,6 +300,8 @@ class _Look:
                 self.ready.setdefault(restart.tenant, []).append(restart)
                 self.waiting_bytes += restart.bytes
         self.begun: set[str] = set()
+        self.wronged: dict[str, Restart] = {}  # by tenant, who last kept another from its start: asked first
+        self.coming_free: tuple[list[datetime], list[float]] | None = None
         self.present: tuple[str, ...] = ()  # tenants that wait or read; only more come during a look
         self.weights = 0.0
 
@@ -317,21 +326,26 @@ class _Look:
         if self.is_lone:
             (restarts,) = self.ready.values()
             return restarts[0], Why.LONE, f"alone, and {self.use():.0%} is in use"
+        poorest = min(self.ready, key=lambda tenant: (self._lasting_for_weight(tenant), tenant))
         longest = self._longest()
+        if longest.tenant != poorest and self._reads_below(self.policy.hungry_share, poorest):
+            return self._of_poorest(poorest)
         rest = self._rest_seconds(self.seconds(longest))
         if self.seconds(longest) * self.policy.length_margin >= rest:
             reason = f"it reads for {self.seconds(longest):.0f} s, and all that is left takes {rest:.0f} s"
             return longest, Why.LENGTH, reason
-        poorest = min(self.ready, key=lambda tenant: (self._lasting_for_weight(tenant), tenant))
-        if self._is_below_floor(poorest):
-            held, fair = self.lasting_by_tenant.get(poorest, 0.0), self._fair_rate(poorest)
-            reason = f"tenant {poorest} will soon read at {_rate(held)}, its fair share is {_rate(fair)}"
-            return self._first_that_fits(self.ready[poorest]), Why.FAIR_SHARE, reason
+        if self._reads_below(self.policy.floor_share, poorest):
+            return self._of_poorest(poorest)
         restart = min(
             (restarts[0] for restarts in self.ready.values()),
             key=lambda each: (-each.priority, self._held_for_weight(each.tenant), _order(each)),
         )
         return restart, Why.PRIORITY, f"priority {restart.priority} is the highest that waits"
+
+    def _of_poorest(self, tenant: str) -> tuple[Restart, Why, str]:
+        held, fair = self.lasting_by_tenant.get(tenant, 0.0), self._fair_rate(tenant)
+        reason = f"tenant {tenant} will soon read at {_rate(held)}, its fair share is {_rate(fair)}"
+        return self._first_that_fits(self.ready[tenant]), Why.FAIR_SHARE, reason
 
     def _first_that_fits(self, restarts: Sequence[Restart]) -> Restart:
         """Of the highest priority one that fits now, else the first: a narrow one does not wait for a wide one."""
@@ -359,13 +373,16 @@ class _Look:
         rate = self.rate(restart)
         self.free -= rate
         self._hold_rate(restart.tenant, rate)
-        spread = 0.0
+        spread: dict[Dependency, float] = {}
         for name, amount in restart.tokens.items():
             if name in self.levels:
                 self.levels[name] -= amount
-                spread = max(spread, -self.levels[name] / self.policy.buckets[name].per_second)
+                over = -self.levels[name]
+                if over > _ROUNDING * amount:
+                    spread[name] = over / self.policy.buckets[name].per_second
         ends_at = self.now + timedelta(seconds=self.seconds(restart))
         self.reading.append(Reading(restart, rate, self.now, ends_at))
+        self.coming_free = None
         return Admitted(restart.job, why, reason, rate, ends_at, spread)
 
     def hold(self, restart: Restart) -> Held:
@@ -392,8 +409,7 @@ class _Look:
     def backfill(self, held: Held) -> list[Admitted]:
         """Begin what fits now and takes nothing that the held one needs when its time comes."""
         head = next(r for restarts in self.ready.values() for r in restarts if r.job == held.job)
-        ends = math.fsum(r.bytes_per_second for r in self.reading if self._end(r) <= held.starts_at)
-        spare = self.free + ends - self.rate(head)
+        spare = self._free_at(held.starts_at) - self.rate(head)
         wait = (held.starts_at - self.now).total_seconds()
         admitted: list[Admitted] = []
         reason = f"it fits beside, and {head.job} begins no later for it"
@@ -404,7 +420,7 @@ class _Look:
             is_over_in_time = self.seconds(restart) <= wait
             if not is_over_in_time and rate > spare:
                 continue
-            if self.fits(restart) and self._spares_tokens(restart, head, wait):
+            if self.fits(restart) and self._spares_tokens(restart, head, wait) and self._keeps_order(restart):
                 spare -= 0.0 if is_over_in_time else rate
                 admitted.append(self.begin(restart, Why.BACKFILL, reason))
         return admitted
@@ -420,11 +436,11 @@ class _Look:
     def _for_backfill(self, head: Restart, wait: float, spare: float) -> Iterator[Restart]:
         """Who may begin beside the held one: of tenants below their floor while they are, then by priority."""
         for tenant in sorted(self.ready, key=lambda each: (self._lasting_for_weight(each), each)):
-            if not self._is_below_floor(tenant):
+            if not self._reads_below(self.policy.floor_share, tenant):
                 continue
             for restart in self._beside(self.ready[tenant], head, wait, spare):
                 yield restart
-                if not self._is_below_floor(tenant):
+                if not self._reads_below(self.policy.floor_share, tenant):
                     break
         rest = [r for restarts in self.ready.values() for r in self._beside(restarts, head, wait, spare)]
         yield from sorted(rest, key=_order)
@@ -439,10 +455,69 @@ class _Look:
             and r is not head
         ]
 
-    def _is_below_floor(self, tenant: str) -> bool:
-        """Whether it reads too little, or soon will: room for a wide restart takes time to come free."""
-        floor = self.policy.floor_share * self._fair_rate(tenant)
-        return self.lasting_by_tenant.get(tenant, 0.0) < floor * (1 - _ROUNDING)
+    def _reads_below(self, share: float, tenant: str) -> bool:
+        """Whether it reads less of its fair share, or soon will: room for a wide restart takes time to come free."""
+        least = share * self._fair_rate(tenant)
+        return self.lasting_by_tenant.get(tenant, 0.0) < least * (1 - _ROUNDING)
+
+    def _keeps_order(self, restart: Restart) -> bool:
+        """Whether its start wrongs nobody of a higher priority of its tenant."""
+        tenant = restart.tenant
+        wronged = self.wronged.get(tenant)
+        if wronged is not None and wronged.priority > restart.priority and self._wrongs(restart, wronged):
+            return False
+        for other in self.ready[tenant]:
+            if other.priority <= restart.priority:
+                return True
+            if self._wrongs(restart, other):
+                self.wronged[tenant] = other
+                return False
+        return True
+
+    def _wrongs(self, restart: Restart, other: Restart) -> bool:
+        """Whether the other could begin now, or would have room later for this one's start."""
+        if other.job in self.begun:
+            return False
+        if self.fits(other):
+            return True
+        if self._reads_below(self.policy.hungry_share, restart.tenant):
+            return False
+        at = max(self._bandwidth_comes(other), self._tokens_come(other))
+        wait = (at - self.now).total_seconds()
+        if not self._spares_tokens(restart, other, wait):
+            return True
+        return self.seconds(restart) > wait and not self._fits_rate(
+            other, self._free_at(at) - self.rate(restart)
+        )
+
+    def _bandwidth_comes(self, restart: Restart) -> datetime:
+        """When the store has room for it, if all that reads ends as predicted."""
+        if self._fits_rate(restart, self.free):
+            return self.now
+        ends, free = self._coming_free()
+        return ends[min(bisect.bisect_left(free, self._needed_rate(restart)), len(ends) - 1)]
+
+    def _tokens_come(self, restart: Restart) -> datetime:
+        """When every bucket has its tokens."""
+        short = [
+            (need - self.levels[name]) / self.policy.buckets[name].per_second
+            for name, need in self._needs(restart)
+        ]
+        return self.now + timedelta(seconds=max([0.0, *short]))
+
+    def _free_at(self, at: datetime) -> float:
+        """What of the store is free then, of what is free now and what ends as predicted."""
+        ends, free = self._coming_free()
+        n = bisect.bisect_right(ends, at)
+        return free[n - 1] if n else self.free
+
+    def _coming_free(self) -> tuple[list[datetime], list[float]]:
+        """(expected ends in order, what of the store is free from each on)."""
+        if self.coming_free is None:
+            order = sorted((self._end(each), each.bytes_per_second) for each in self.reading)
+            free = itertools.accumulate((rate for _, rate in order), initial=self.free)
+            self.coming_free = [end for end, _ in order], list(free)[1:]
+        return self.coming_free
 
     def _hold_rate(self, tenant: str, rate: float, *, lasts: bool = True) -> None:
         self.held_by_tenant[tenant] = self.held_by_tenant.get(tenant, 0.0) + rate
@@ -489,14 +564,17 @@ class _Look:
         return max(reading.ends_at, self.now + _OVERDUE_SHARE * length)
 
     def _fits_rate(self, restart: Restart, free: float) -> bool:
-        return self.rate(restart) <= free + self.store * _ROUNDING
+        return self._needed_rate(restart) <= free
+
+    def _needed_rate(self, restart: Restart) -> float:
+        return self.rate(restart) - self.store * _ROUNDING
 
     def _needs(self, restart: Restart) -> list[tuple[Dependency, float]]:
         """Tokens that must be there; a start that is larger than the bucket needs it full."""
         return [
             (name, min(amount, self.policy.buckets[name].burst))
             for name, amount in restart.tokens.items()
-            if name in self.levels
+            if amount > 0 and name in self.levels
         ]
 
     def _spares_tokens(self, restart: Restart, head: Restart, wait: float) -> bool:

@@ -79,20 +79,24 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """A restore that began and was completed. Seconds since the storm began."""
+    """A restore that began, until it was completed or given up. Seconds since the storm began."""
 
     job: Job
     begins: float
     ends: float
     why: Why | None = None
-    spread: float = 0.0
+    spread: Mapping[Dependency, float] = field(default_factory=dict)
 
 
 @dataclass
 class Play:
-    """How a storm went. ``starts`` are the restores that were completed, in order of their begin."""
+    """How a storm went. ``starts`` are the restores that were completed, ``begun`` those that were given up too.
+
+    Where the queue decides, both are the same, in the order in which they began.
+    """
 
     starts: list[Start] = field(default_factory=list)
+    begun: list[Start] = field(default_factory=list)
     lost: int = 0  # jobs that were not restored when the watch ended
     wasted_bytes: float = 0.0
     peak_load: float = 0.0  # most asked of the store at once, as a share of its limit
@@ -159,7 +163,8 @@ def play_queue(jobs: Sequence[Job], policy: AdmissionPolicy, *, predicts: bool =
     now = min(job.restart.waits_since for job in jobs)
     first = max(job.restart.waits_since for job in jobs)
     predicted = predict(queue, first, policy) if predicts else {}
-    play = Play(predicted={name: _seconds(at) for name, at in predicted.items()})
+    play = Play(predicted={name: seconds_of(at) for name, at in predicted.items()})
+    play.begun = play.starts
     ends: list[tuple[datetime, str]] = []
     now = first
     while queue.waiting or ends:
@@ -173,7 +178,7 @@ def play_queue(jobs: Sequence[Job], policy: AdmissionPolicy, *, predicts: bool =
             seconds = job.restart.bytes / (each.bytes_per_second * job.speed)
             end = now + timedelta(seconds=seconds)
             heapq.heappush(ends, (end, each.job))
-            play.starts.append(Start(job, _seconds(now), _seconds(end), each.why, each.spread_seconds))
+            play.starts.append(Start(job, seconds_of(now), seconds_of(end), each.why, each.spread_seconds))
         load = sum(reading.bytes_per_second for reading in queue.reading) / policy.store_bytes_per_second
         play.peak_load = max(play.peak_load, load)
         looks = [ends[0][0]] if ends else []
@@ -190,7 +195,7 @@ def play_backoff(jobs: Sequence[Job], policy: AdmissionPolicy, *, store: Store, 
 
     def wait(failures: int) -> float:
         drawn = not_before(BEGIN, failures=failures, seed=f"{draw.getrandbits(64):016x}", policy=policy)
-        return _seconds(drawn)
+        return seconds_of(drawn)
 
     return _play_alone(jobs, policy.store_bytes_per_second, wait, store)
 
@@ -209,7 +214,7 @@ def _play_alone(jobs: Sequence[Job], limit: float, wait: Callable[[int], float],
     at = work = load = 0.0
     failures = [1] * len(jobs)
     begun: dict[int, tuple[float, float]] = {}  # job -> when, and the work then
-    starts = [(_seconds(job.restart.waits_since) + wait(1), n) for n, job in enumerate(jobs)]
+    starts = [(seconds_of(job.restart.waits_since) + wait(1), n) for n, job in enumerate(jobs)]
     heapq.heapify(starts)
     finishes: list[tuple[float, int]] = []  # by work; an entry that is not the job's present one is skipped
     timeouts: list[tuple[float, int]] = []
@@ -232,6 +237,7 @@ def _play_alone(jobs: Sequence[Job], limit: float, wait: Callable[[int], float],
         if then == nexts[0]:
             work, n = heapq.heappop(finishes)
             play.starts.append(Start(jobs[n], begun.pop(n)[0], at))
+            play.begun.append(play.starts[-1])
         elif then == nexts[1]:
             n = heapq.heappop(starts)[1]
             begun[n] = (at, work)
@@ -239,13 +245,15 @@ def _play_alone(jobs: Sequence[Job], limit: float, wait: Callable[[int], float],
             heapq.heappush(timeouts, (at + store.timeout_seconds, n))
         else:
             n = heapq.heappop(timeouts)[1]
-            _, since = begun.pop(n)
+            began, since = begun.pop(n)
+            play.begun.append(Start(jobs[n], began, at))
             play.wasted_bytes += jobs[n].restart.bytes * (work - since) / _alone_seconds(jobs[n])
             failures[n] += 1
             heapq.heappush(starts, (at + wait(failures[n]), n))
         rate = jobs[n].restart.bytes_per_second / limit
         load = load + rate if n in begun else (load - rate if begun else 0.0)
         play.peak_load = max(play.peak_load, load)
+    play.begun += [Start(jobs[n], began, at) for n, (began, _) in begun.items()]
     play.lost = len(jobs) - len(play.starts)
     return play
 
@@ -294,7 +302,7 @@ class _LastBegin:
     """When the last of those restores began that might begin at a moment."""
 
     def __init__(self, starts: Sequence[Start]) -> None:
-        ready = sorted((_seconds(start.job.restart.not_before), start.begins) for start in starts)
+        ready = sorted((seconds_of(start.job.restart.not_before), start.begins) for start in starts)
         self.moments = [moment for moment, _ in ready]
         self.last = list(itertools.accumulate((begins for _, begins in ready), max))
 
@@ -334,5 +342,5 @@ def _evenly_on_log(draw: random.Random, least: float, most: float) -> float:
     return math.exp(draw.uniform(math.log(least), math.log(most)))
 
 
-def _seconds(at: datetime) -> float:
+def seconds_of(at: datetime) -> float:
     return (at - BEGIN).total_seconds()

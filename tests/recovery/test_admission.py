@@ -54,7 +54,7 @@ def at(seconds: float) -> datetime:
 
 def run(
     queue: Queue, policy: AdmissionPolicy, speeds: Mapping[str, float] | None = None
-) -> list[tuple[str, datetime, datetime, Why, float]]:
+) -> list[tuple[str, datetime, datetime, Why, Mapping[Dependency, float]]]:
     """Play the queue to its end: (job, begins, ends, why, spread), in order of begin."""
     now, starts, ends = NOW, [], {}
     for _ in range(10_000):
@@ -106,13 +106,56 @@ def test_room_is_kept_for_a_wide_one_and_others_do_not_delay_it() -> None:
         restart("a", priority=3, bytes_per_second=8 * GB, bytes=80 * GB),
         restart("wide", priority=2, bytes_per_second=9 * GB, bytes=900 * GB),
         restart("long", priority=1, bytes_per_second=2 * GB, bytes=120 * GB),
-        restart("short", priority=0, bytes_per_second=2 * GB, bytes=10 * GB),
+        restart("short", priority=1, bytes_per_second=2 * GB, bytes=10 * GB),
     )
     starts = {job: (begins, why) for job, begins, _, why, _ in run(queue, POLICY)}
     assert starts["a"][0] == NOW
     assert starts["short"] == (NOW, Why.BACKFILL)
     assert starts["wide"][0] == at(10)
     assert starts["long"][0] > starts["wide"][0]
+
+
+def test_lower_priority_does_not_begin_while_one_of_its_tenant_that_fits_waits_for_the_room_that_is_kept() -> (
+    None
+):
+    queue = waiting(
+        restart("a", priority=4, bytes_per_second=8 * GB, bytes=80 * GB),
+        restart("wide", priority=3, bytes_per_second=9 * GB, bytes=900 * GB),
+        restart("fits", priority=2, bytes_per_second=2 * GB, bytes=120 * GB),
+        restart("lower", priority=1, bytes_per_second=2 * GB, bytes=10 * GB),
+        restart("other-tenant", tenant="b", priority=0, bytes_per_second=2 * GB, bytes=10 * GB),
+    )
+    queue = admit(queue, NOW, replace(POLICY, weights={"a": 1000.0})).queue
+    assert {each.restart.job for each in queue.reading} == {"a", "other-tenant"}
+
+
+def test_narrow_one_may_put_off_its_own_wide_one_only_where_its_tenant_reads_too_little() -> None:
+    """Room is kept for tenant c; the wide one has it when b ends in 100 s, the narrow one reads for 120 s."""
+    busy = admit(
+        waiting(restart("b", tenant="b", bytes_per_second=5 * GB, bytes=500 * GB)), NOW, POLICY
+    ).queue
+    queue = join(busy, restart("first", tenant="c", bytes_per_second=6 * GB, bytes=60 * GB))
+    queue = join(queue, restart("wide", tenant="d", priority=3, bytes_per_second=9 * GB, bytes=900 * GB))
+    held = join(queue, restart("narrow", tenant="d", priority=1, bytes_per_second=2 * GB, bytes=240 * GB))
+    hungry = replace(POLICY, weights={"c": 100.0})
+    fed = replace(POLICY, weights={"c": 100.0}, hungry_share=0.0)
+    assert [(each.job, each.why) for each in admit(held, NOW, hungry).admitted] == [("narrow", Why.BACKFILL)]
+    assert [each.job for each in admit(held, NOW, fed).admitted] == []
+
+
+@pytest.mark.parametrize(("amount", "begun"), [(60.0, []), (0.0, ["low"])])
+def test_lower_priority_does_not_take_the_tokens_that_a_higher_one_waits_for(
+    amount: float, begun: list[str]
+) -> None:
+    """Room is kept for tenant c; the higher one has its tokens in 50 s, or 60 s later."""
+    api = Dependency.API_SERVER
+    policy = replace(POLICY, buckets={api: Bucket(1, 200)}, weights={"c": 100.0}, hungry_share=0.0)
+    busy = waiting(restart("b", tenant="b", bytes_per_second=5 * GB, bytes=500 * GB, tokens={api: 50.0}))
+    queue = admit(busy, NOW, policy).queue
+    queue = join(queue, restart("first", tenant="c", bytes_per_second=6 * GB, bytes=60 * GB))
+    queue = join(queue, restart("high", tenant="d", priority=1, bytes=50 * GB, tokens={api: 200.0}))
+    queue = join(queue, restart("low", tenant="d", bytes=50 * GB, tokens={api: amount}))
+    assert [each.job for each in admit(queue, NOW, policy).admitted] == begun
 
 
 def test_tenant_that_reads_too_little_goes_before_higher_priorities() -> None:
@@ -162,7 +205,10 @@ def test_start_larger_than_a_bucket_waits_until_it_is_full_and_spreads_the_rest(
     policy = replace(POLICY, buckets={Dependency.RENDEZVOUS: Bucket(per_second=10, burst=100)})
     queue = waiting(restart("large", tokens={Dependency.RENDEZVOUS: 250.0}), restart("next", tokens={}))
     admission = admit(queue, NOW, policy)
-    assert {each.job: each.spread_seconds for each in admission.admitted} == {"large": 15.0, "next": 0.0}
+    assert {each.job: each.spread_seconds for each in admission.admitted} == {
+        "large": {Dependency.RENDEZVOUS: 15.0},
+        "next": {},
+    }
 
 
 def test_restore_that_is_overdue_does_not_make_the_queue_look_for_ever() -> None:
@@ -287,7 +333,9 @@ def test_no_budget_is_ever_exceeded_and_everybody_gets_in(
     for name, bucket in policy.buckets.items():
         # What a start has more than the bucket holds, it spends at the bucket's own pace: what is spent at once is
         # the rest, so no window may have more of those than burst + pace * length.
-        moments = [(begins, restarts[job].tokens[name]) for job, begins, *_ in starts]
+        moments = [
+            (begins, amount) for job, begins, *_ in starts if (amount := restarts[job].tokens[name]) > 0
+        ]
         for first in range(len(moments)):
             total = 0.0
             for begins, amount in moments[first:]:
@@ -299,7 +347,7 @@ def test_no_budget_is_ever_exceeded_and_everybody_gets_in(
 
 @settings(max_examples=40, deadline=None)
 @given(storms())
-def test_higher_priority_of_the_same_tenant_is_passed_only_by_what_does_not_delay_it(
+def test_higher_priority_of_the_same_tenant_is_passed_only_by_backfill_or_length(
     storm: tuple[Queue, AdmissionPolicy, dict[str, float]],
 ) -> None:
     queue, policy, speeds = storm
