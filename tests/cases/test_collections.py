@@ -77,6 +77,7 @@ def test_each_label_is_possible(name: str) -> None:
     assert ids == sorted(set(ids))
     for case in cases(name):
         expect = case["expect"]
+        assert case["why"], case["id"]
         assert expect["category"] in CATEGORIES, case["id"]
         assert not (expect["action"] == "fail_fast" and expect["retryable"]), case["id"]
         takes_node_out = expect["action"] in {"isolate_node", "evict_at_checkpoint"}
