@@ -88,6 +88,7 @@ def test_higher_priority_waits_less(queue: Play) -> None:
 def test_lower_priority_goes_first_in_its_tenant_only_where_that_is_harmless_or_an_exception(
     queue: Play,
 ) -> None:
+    """R40, in part: the highest priority first. Simulated; no live decision asks the queue yet."""
     pairs = passed(queue.starts, storm_policy())
     assert [each for each in pairs if not (each.is_harmless or each.is_excused)] == []
     assert len(pairs) > 1000, "the storm is one in which order matters"
@@ -116,7 +117,7 @@ def test_predicted_starts_are_near(queue: Play) -> None:
 def test_store_collapses_when_all_begin_at_once_and_serves_with_the_queue(
     dead: list[Job], queue: Play
 ) -> None:
-    """R40: simultaneous starts are slower than any order."""
+    """R40, in part: simultaneous starts are slower than any order. Simulated; no live decision asks the queue yet."""
     policy = storm_policy()
     at_once = play_at_once(dead, policy, store=COLLAPSING)
     backoff = play_backoff(dead, policy, store=COLLAPSING, seed=1)

@@ -197,7 +197,7 @@ def test_wish_that_is_not_installed_uses_no_guard() -> None:
 
 
 def test_jobs_that_fail_together_wait_for_one_window_and_no_row_is_lost() -> None:
-    """R35, R40: jobs that fail together are let in at the guard's pace, each told why it waits."""
+    """R35, R40 in part: jobs that fail together are let in at the guard's pace, each told why it waits."""
     cluster = factories.make_cluster()
     limit_to(cluster, 2, ActionKind.RESTART_PROCESS)
     jobs = [training(cluster, workers=1) for _ in range(4)]

@@ -129,7 +129,7 @@ def test_suspend_and_resume_are_told_once_with_who_did_it(cluster: Cluster) -> N
 
 
 def test_suspend_by_the_desk_names_its_incident(cluster: Cluster) -> None:
-    """R48: what the desk stopped says why and for which incident."""
+    """R48, in part: what the desk stopped says why and for which incident. A reason on a node comes with holds."""
     fact = make_job_fact()
     take_jobs(cluster, added(fact))
     off = replace(

@@ -163,7 +163,7 @@ def test_guard_bounds_how_many_are_kept_away() -> None:
 
 
 def test_record_decides_who_stands_in_and_a_lemon_is_better_than_waiting() -> None:
-    """R45: few nodes fail over and over; they come last."""
+    """R45, in part: few nodes fail over and over; they come last, in a replay of faults."""
     lemon = [fault("c", 1, 2), fault("c", 3, 4)]
     history = ReplacePolicy("history", is_history_used=True)
     trace = trace_of(*lemon, fault("a", 5, 19))

@@ -33,7 +33,10 @@ def returns(*days: float) -> list[Return]:
 
 
 def test_node_that_fails_over_and_over_is_a_lemon_with_reasons() -> None:
-    """R45: repeat offences over 7 and 30 days, per node and per slot, with the reason."""
+    """R45, in part: repeat offences over 7 and 30 days, per node and per slot, with the reason.
+
+    The backtest asks for the score; no page and no live decision does yet.
+    """
     once = score(offences(39), day(40))
     assert (once.short, once.long, once.is_lemon, once.reasons) == (1, 1, False, ())
     twice_lately = score(offences(35, 39), day(40))
@@ -69,7 +72,7 @@ def test_failing_different_jobs_is_counted() -> None:
 
 
 def test_each_pool_has_thresholds_of_its_own() -> None:
-    """R47: one policy for all nodes does not fit."""
+    """R47, in part: one policy for all nodes does not fit. The function takes one; no setting does, nor a mode by pool."""
     strict, lenient = LemonPolicy(short_limit=1), LemonPolicy(short_limit=4, long_limit=6)
     assert score(offences(39), day(40), strict).is_lemon
     assert not score(offences(36, 37, 39), day(40), lenient).is_lemon
@@ -87,7 +90,7 @@ def test_future_changes_nothing(failed: list[int], back: list[int], now: int) ->
 
 
 def test_return_begins_a_probation_that_ends() -> None:
-    """R21: what passes idle checks may fail again under load."""
+    """R21, in part: what passes idle checks may fail again under load. No live return begins a probation yet."""
     on = probation(offences(1), returns(2), day(5))
     assert (on.is_on, on.until, on.level, on.why) == (True, day(9), 0, "first return")
     assert not probation(offences(1), returns(2), day(9)).is_on
@@ -110,7 +113,10 @@ def test_node_that_returns_again_and_again_needs_a_person() -> None:
 
 
 def test_moment_of_health_is_no_recovery() -> None:
-    """R22: a node that flaps does not count as back, and repeated reports do not reset the clock."""
+    """R22, in part: a node that flaps does not count as back, and repeated reports do not reset the clock.
+
+    Nothing live asks for it yet.
+    """
     policy = LemonPolicy(hold_down_seconds=600)
 
     def change(minute: float, is_healthy: bool) -> HealthChange:

@@ -74,6 +74,7 @@ def test_one_slow_comparison_is_a_suspicion_that_changes_nothing_and_says_what_i
 
 
 def test_confirmed_slow_node_is_wanted_marked_and_evicted_at_the_cheaper_moment_with_both_prices() -> None:
+    """R46, in part: silent slowness is told with its price; marking and evicting are not installed."""
     desk = training()
     decision = slow_times(desk, NEEDED)
     mark, evict = wanted(decision)[ActionKind.MARK_SLOW], wanted(decision)[ActionKind.EVICT_WORKER]

@@ -98,7 +98,7 @@ def test_pool_of_what_cannot_be_is_refused(name: str, value: float) -> None:
 
 
 def test_stand_in_is_the_one_with_the_best_record() -> None:
-    """R45, R21: clean before probation before lemon, and other hardware last."""
+    """R45, R21, in part: clean before probation before lemon, and other hardware last; in the backtest alone."""
     fails = tuple(Offence(day(n), "Xid 79") for n in (8, 9))
     found = rank(
         [

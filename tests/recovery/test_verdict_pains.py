@@ -222,7 +222,10 @@ def test_error_of_the_program_on_all_ranks_is_not_tried_up_to_a_huge_limit() -> 
     ],
 )
 def test_node_slower_than_its_peers_is_marked_and_leaves_at_a_safe_point(seen: dict[str, Any]) -> None:
-    """R46: a throttled clock ends nothing, so it is found by its peers and not by a crash."""
+    """R46, in part: a throttled clock ends nothing, so it is found by its peers and not by a crash.
+
+    The verdict asks for it; marking and evicting are not installed.
+    """
     found = verdict(**seen)
     assert (found.remedy, found.blame) == ("evict_at_checkpoint", "node")
     assert verdict(metrics={"step_time_ratio": 1.01}).remedy != "evict_at_checkpoint"
