@@ -72,7 +72,7 @@ def test_failing_different_jobs_is_counted() -> None:
 
 
 def test_each_pool_has_thresholds_of_its_own() -> None:
-    """R47, in part: one policy for all nodes does not fit. The function takes one; no setting does, nor a mode by pool."""
+    """R47, in part: one policy for all nodes does not fit. No setting holds one for a pool yet, and no mode."""
     strict, lenient = LemonPolicy(short_limit=1), LemonPolicy(short_limit=4, long_limit=6)
     assert score(offences(39), day(40), strict).is_lemon
     assert not score(offences(36, 37, 39), day(40), lenient).is_lemon
