@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from recovery import around
+from recovery import around, findings, history
 from recovery import evidence as seen
 from recovery.observed import Evidence, RankView, evidence_from_plain
 from recovery.past import History
-from recovery.records import CheckpointView, PastAttempt, WorldView
+from recovery.records import CheckpointView, Finding, WorldView
 from recovery.rules.rule import EvidenceClass, RuleSet
 from recovery.scan import scan
 from recovery.signals import EndCause, Signal, SignalKind
@@ -66,6 +66,8 @@ class Diagnosis:
     before_first_step: bool
     likeness: str = ""
     own_rule: str = ""
+    found: Finding | None = None  # what later attempts and other jobs are compared with
+    compared: tuple[str, ...] = ()  # what the past was found to say, in words
 
     @property
     def is_strong(self) -> bool:
@@ -210,7 +212,7 @@ def diagnose(
     observations: Sequence[Observation],
     *,
     culprit: str,
-    past: Sequence[PastAttempt],
+    known: history.Known,
     diagnosed: Sequence[Mapping[str, Any]],
     checkpoints: Sequence[CheckpointView],
     world: WorldView | None,
@@ -223,7 +225,7 @@ def diagnose(
     Args:
         observations: One a worker (``merged``), causes first.
         culprit: Worker that failed first, "" where nobody is known to have.
-        past: Finished attempts of the job, newest last.
+        known: Finished attempts of the job and its lineage, and the machines involved.
         diagnosed: What earlier attempts were found to have ended by, as ``as_past`` keeps it.
     Returns:
         None where no signal says anything.
@@ -231,16 +233,35 @@ def diagnose(
     if not observations:
         return None
     evidence = _evidence(observations, culprit, checkpoints, world, before_first_step)
-    node = next((one.node for one in observations if one.worker == culprit), "")
     first = judge(evidence, History(), rules)
-    history, times = _history(first.rule, node, attempt, past, diagnosed, before_first_step)
-    own = judge(evidence, history, rules) if history.told else first
+    found = _found(first, observations, culprit, known, attempt)
+    here = history.Present(attempt, found, first.blame, before_first_step)
+    compared = history.compare(here, known, diagnosed)
+    past = compared.history
+    own = judge(evidence, past, rules) if past.told else first
     alike = around.likeness(own, evidence.log)
     together = {**around.numbers(world, alike), **evidence.metrics}
-    if len(together) == len(evidence.metrics):
-        return Diagnosis(own, times, before_first_step, alike, own.rule)
-    verdict = judge(replace(evidence, metrics=together), history, rules)
-    return Diagnosis(verdict, times, before_first_step, alike, own.rule)
+    verdict = own
+    if len(together) != len(evidence.metrics):
+        verdict = judge(replace(evidence, metrics=together), past, rules)
+    return Diagnosis(verdict, compared.times, before_first_step, alike, own.rule, found, compared.lines)
+
+
+def _found(
+    verdict: Verdict, observations: Sequence[Observation], culprit: str, known: history.Known, attempt: int
+) -> Finding:
+    """What an attempt is found to be; where the culprit's container is gone by now, its age is as it was known."""
+    one = next((each for each in observations if each.worker == culprit), None)
+    told = next((each.found for each in known.attempts if each.n == attempt), None)
+    lives = [each for each in known.lives if str(each.worker) == culprit and attempt in each.attempts]
+    since = min(lives[-1].attempts) if lives else told.container_since if told is not None else None
+    return findings.finding(
+        verdict,
+        node=one.node if one is not None else "",
+        rank=one.index if one is not None else None,
+        log=one.log if one is not None else (),
+        container_since=since,
+    )
 
 
 def _evidence(
@@ -283,35 +304,6 @@ def _evidence(
     return replace(plain, ranks=ranks)
 
 
-def _history(
-    rule: str, node: str, attempt: int, past: Sequence[PastAttempt], diagnosed: Sequence[Mapping[str, Any]],
-    before_first_step: bool,
-) -> tuple[History, int]:  # fmt: skip
-    """The attempts in a row, up to this one, that were found to end by the same rule."""
-    row = []
-    for entry in reversed([each for each in diagnosed if each.get("attempt") != attempt]):
-        if entry.get("rule") != rule:
-            break
-        row.append(entry)
-    if not row or rule == "none":
-        return History(), 1
-    now = next((each for each in past if each.n == attempt), None)
-    step = now.last_step if now is not None else None
-    nodes = {str(entry.get("node") or "") for entry in row} - {""}
-    steps = [entry.get("step") for entry in row]
-    count = len(row) + 1
-    history = History(
-        told=True,
-        count=count,
-        same_point=step is not None and all(each == step for each in steps),
-        changing_point=step is not None and all(each is not None and each != step for each in steps),
-        same_node=bool(node) and nodes == {node},
-        other_nodes=bool(node) and bool(nodes - {node}),
-        every=before_first_step and count >= 3,
-    )
-    return history, count
-
-
 def as_past(diagnosis: Diagnosis, *, attempt: int, node: str, step: int | None) -> dict[str, Any]:
     """What later attempts are compared with: plain JSON."""
     return {
@@ -349,6 +341,7 @@ def to_stored(diagnosis: Diagnosis, rules: RuleSet) -> dict[str, Any]:
         "rules": rules.digest,
         **({"likeness": diagnosis.likeness} if diagnosis.likeness else {}),
         **({"means": verdict.means} if verdict.means else {}),
+        **({"compared": list(diagnosis.compared)} if diagnosis.compared else {}),
     }
 
 
@@ -438,7 +431,7 @@ class Seen:
         attempt: int,
         *,
         culprit: str,
-        past: Sequence[PastAttempt],
+        known: history.Known,
         checkpoints: Sequence[CheckpointView],
         world: WorldView | None,
         last_step: int | None,
@@ -450,7 +443,7 @@ class Seen:
         found = [cut(one, self.rules) for one in found[:MAX_WORKERS]]
         world = around.worst(world, around.from_kept(self._around, attempt))
         diagnosis = diagnose(
-            found, culprit=culprit, past=past, diagnosed=self._diagnosed, checkpoints=checkpoints, world=world,
+            found, culprit=culprit, known=known, diagnosed=self._diagnosed, checkpoints=checkpoints, world=world,
             attempt=attempt, before_first_step=before_first_step, rules=self.rules,
         )  # fmt: skip
         others = [each for each in self._diagnosed if each.get("attempt") != attempt]
@@ -459,8 +452,9 @@ class Seen:
             kept["around"] = troubled
         if diagnosis is None:
             return None, kept
-        node = next((one.node for one in found if one.worker == culprit), "")
-        entry = as_past(diagnosis, attempt=attempt, node=node, step=last_step)
-        kept["diagnosed"] = [*others, entry][-MAX_DIAGNOSED:]
+        if known.machines is None:  # later versions keep it with the attempt
+            node = next((one.node for one in found if one.worker == culprit), "")
+            entry = as_past(diagnosis, attempt=attempt, node=node, step=last_step)
+            kept["diagnosed"] = [*others, entry][-MAX_DIAGNOSED:]
         kept["diagnosis"] = to_stored(diagnosis, self.rules)
         return diagnosis, kept

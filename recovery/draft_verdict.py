@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
-from recovery import comparisons, diagnosis
+from recovery import comparisons, diagnosis, history
 from recovery import culprit as verdicts
 from recovery.draft import Draft
 from recovery.evidence import Fact, Role
 from recovery.lifecycle import ActionKind
+from recovery.records import AttemptChange, Finding
 from recovery.signals import Signal, WorkerKey
 
 
@@ -45,7 +47,13 @@ def diagnose(draft: Draft) -> tuple[diagnosis.Diagnosis | None, dict[str, Any]]:
     return draft.seen.judge(
         draft.failed_attempt or 0,
         culprit=judge_failure(draft).worker,
-        past=draft.past,
+        known=history.Known(
+            attempts=draft.past,
+            earlier=draft.before.earlier,
+            machines=draft.before.machines,
+            lives=draft.before.incarnations,
+            start_seconds=draft.policy.start_seconds,
+        ),
         checkpoints=draft.before.checkpoints,
         world=draft.before.world,
         last_step=step,
@@ -57,12 +65,16 @@ def store_verdict(draft: Draft) -> verdicts.Verdict:
     """Judge, and keep it with its facts in the incident."""
     verdict = judge_failure(draft)
     found, kept = diagnose(draft)
+    if found is not None and found.found is not None and draft.before.machines is not None:
+        keep_finding(draft, found.found)
     facts = judged_facts(draft)
     causes = [fact for fact in facts if fact.role is not Role.CONTEXT]
     context = [fact for fact in facts if fact.role is Role.CONTEXT]
     stored = verdicts.to_stored(verdict, [*context[-10:], *causes[-40:]], draft.checked)
     if found is not None and found.is_strong:
-        stored["evidence"] = [*diagnosis.lines(found.verdict.evidence), *stored["evidence"]]
+        stored["evidence"] = [
+            *diagnosis.lines(found.verdict.evidence), *found.compared, *stored["evidence"],
+        ]  # fmt: skip
         stored["contradicts"] = [*stored["contradicts"], *diagnosis.lines(found.verdict.contradictions)]
     draft.verdict = stored | kept | {"attempt": draft.failed_attempt, "checked": dict(draft.checked)}
     if draft.slow is not None and draft.slow.attempt == draft.failed_attempt:
@@ -72,6 +84,18 @@ def store_verdict(draft: Draft) -> verdicts.Verdict:
         draft.verdict["elastic"] = dict(told)
     draft.incident.set(verdict=draft.verdict)
     return verdict
+
+
+def keep_finding(draft: Draft, found: Finding) -> None:
+    """Keep with the failed attempt what it was found to be, once it has ended and where that is new."""
+    n = draft.failed_attempt
+    if all(each.n != n or each.found == found for each in draft.past):
+        return
+    draft.past = [replace(each, found=found) if each.n == n else each for each in draft.past]
+    if any(each.ends == n for each in draft.attempts):
+        draft.attempts = [replace(each, found=found) if each.ends == n else each for each in draft.attempts]
+    else:
+        draft.attempts.append(AttemptChange(n=n, found=found))
 
 
 def retitle(draft: Draft, fact: Fact) -> None:

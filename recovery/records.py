@@ -72,6 +72,24 @@ class AttemptView:
 
 
 @dataclass(frozen=True, slots=True)
+class Finding:
+    """What an attempt was found to have ended by, without a look at other attempts: what others are compared with.
+
+    ``node`` is where its culprit ran, ``device`` the accelerator or adapter by its hardware address (recovery.devices),
+    ``rank`` the culprit's index, ``sequence`` the number of the collective that it ended in, ``container_since`` the
+    attempt with which the culprit's container began. "" and None = not told.
+    """
+
+    rule: str
+    category: str
+    node: str = ""
+    device: str = ""
+    rank: int | None = None
+    sequence: int | None = None
+    container_since: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class PastAttempt:
     """A finished attempt, newest last.
 
@@ -93,6 +111,7 @@ class PastAttempt:
     would: bool = False
     witness: OnlyWitness | None = None
     first_step_at: datetime | None = None
+    found: Finding | None = None  # None = nobody has judged it, or not in a form that is kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +200,40 @@ class WorldView:
 
 
 @dataclass(frozen=True, slots=True)
+class MachineFinding:
+    """How often one kind of failure was found on a machine, in other jobs than this one and its lineage.
+
+    Numbers only: whose the jobs are is nobody's business here. ``rule`` "" = any rule of the category, ``device`` "" =
+    any device. ``owners`` are the tenants among them other than this job's. ``fine_since``: how many other jobs have
+    trained there well since the last of them. ``jobs_elsewhere`` and ``machines_elsewhere``: the same rule on other
+    machines of the cluster, 0 where ``rule`` is "".
+    """
+
+    category: str
+    rule: str
+    device: str
+    jobs: int
+    owners: int
+    last_at: datetime
+    fine_since: int = 0
+    jobs_elsewhere: int = 0
+    machines_elsewhere: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class MachinePast:
+    """A machine on which a worker of this job may have failed, as it was in the last 30 days.
+
+    ``own_attempts``: attempts of this job with a worker there. ``machines``: of its cluster, 0 = not known.
+    """
+
+    node: str
+    findings: tuple[MachineFinding, ...] = ()
+    own_attempts: tuple[int, ...] = ()
+    machines: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class GuardRefusal:
     """A guard that had no room for a kind of action when this very decision asked it.
 
@@ -234,6 +287,10 @@ class SubjectState:
     incident: IncidentView | None = None
     actions: tuple[ActionView, ...] = ()
     past_attempts: tuple[PastAttempt, ...] = ()
+    earlier: tuple[
+        PastAttempt, ...
+    ] = ()  # of the job that this one follows (lineage); with its own at most 20
+    machines: tuple[MachinePast, ...] | None = None  # None = decided before findings were kept
     world: WorldView | None = None
     world_running_at: datetime | None = None  # when the last pod of the world was seen Running
     suspended: bool = False
@@ -406,6 +463,7 @@ class AttemptChange:
     first_step_at: datetime | None = None
     resumed_from_step: int | None = None
     n: int | None = None
+    found: Finding | None = None  # of the attempt that ends, or of ``n``
 
 
 @dataclass(frozen=True, slots=True)

@@ -140,11 +140,35 @@ class Attempt(models.Model):
     is_counted = models.BooleanField(default=False)
     remedy = models.CharField(max_length=32, blank=True)
     incident_uid = models.UUIDField(null=True, blank=True)
+    # What it was found to have ended by (recovery.records.Finding); an empty rule: nobody has judged it.
+    found_rule = models.CharField(max_length=100, blank=True)
+    found_category = models.CharField(max_length=64, blank=True)
+    found_node = models.CharField(max_length=253, blank=True)
+    found_machine = models.ForeignKey(
+        Machine, on_delete=models.SET_NULL, related_name="+", null=True, blank=True, db_index=False
+    )
+    found_device = models.CharField(max_length=64, blank=True)
+    found_rank = models.PositiveIntegerField(null=True, blank=True)
+    found_sequence = models.BigIntegerField(null=True, blank=True)
+    found_container_since = models.PositiveIntegerField(null=True, blank=True)  # attempt
 
     class Meta:
         ordering = ["n"]
         constraints = [models.UniqueConstraint(name="attempt_once", fields=["job", "n"])]
-        indexes = [models.Index(name="attempt_by_end", fields=["tenant", "ended_at"])]
+        indexes = [
+            models.Index(name="attempt_by_end", fields=["tenant", "ended_at"]),
+            models.Index(
+                name="attempt_found_on_machine",
+                fields=["found_machine", "-ended_at"],
+                condition=Q(found_machine__isnull=False),
+            ),
+            models.Index(
+                name="attempt_found_by_rule",
+                fields=["found_rule", "-ended_at"],
+                include=["found_machine", "job"],
+                condition=Q(found_machine__isnull=False),
+            ),
+        ]
 
     def __str__(self) -> str:
         return f"attempt {self.n}"
@@ -203,8 +227,8 @@ class Incarnation(models.Model):
     nonce = models.CharField(max_length=64, blank=True)
     node_name = models.CharField(max_length=253, blank=True)
     machine = models.ForeignKey(
-        Machine, on_delete=models.SET_NULL, related_name="incarnations", null=True, blank=True
-    )
+        Machine, on_delete=models.SET_NULL, related_name="incarnations", null=True, blank=True, db_index=False
+    )  # incarnation_on_machine begins with it
     ip = models.GenericIPAddressField(null=True, blank=True)
     agent_version = models.CharField(max_length=32, blank=True)
     enrolled_at = models.DateTimeField(null=True, blank=True)
@@ -244,6 +268,7 @@ class Incarnation(models.Model):
         indexes = [
             models.Index(name="incarnation_by_pod", fields=["pod_uid", "container"]),
             models.Index(name="incarnation_by_worker", fields=["worker", "-id"]),
+            models.Index(name="incarnation_on_machine", fields=["machine", "enrolled_at"]),
             models.Index(
                 name="incarnation_heartbeat", fields=["last_seen_at"], condition=Q(ended_at__isnull=True)
             ),

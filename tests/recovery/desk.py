@@ -88,6 +88,7 @@ class Desk:
             subject=Subject(SubjectKind.JOB, "7", "nlp", "west-1", name="nlp/llm", mode=mode),
             decision_n=1,
             job=make_job(workers=workers, max_retry=max_retry, protected=protected),
+            machines=(),
         )
         self.ended_actions: dict[str, ActionView] = {}
 
@@ -325,8 +326,15 @@ class Desk:
                     resumed_from_step=attempt.resumed_from_step, sequence=attempt.sequence,
                     run=self.job.run, would=count.would if count else False,
                     witness=count.witness if count else None,
+                    first_step_at=attempt.first_step_at, found=change.found,
                 )  # fmt: skip
                 state = replace(state, attempt=attempt, past_attempts=(*state.past_attempts, past))
+            elif change.found is not None:
+                told = tuple(
+                    replace(each, found=change.found) if each.n == change.n else each
+                    for each in state.past_attempts
+                )
+                state = replace(state, past_attempts=told)
             if change.begins is not None:
                 attempt = AttemptView(
                     n=change.begins, sequence=change.sequence or 0, started_at=self.now,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime
+from typing import Any
 
 from django.db.models import DateTimeField, PositiveIntegerField, Q, Subquery, Value
 from django.db.models.expressions import Combinable
@@ -12,6 +13,7 @@ from django.db.models.functions import Coalesce, Greatest
 from apps.incidents.models import Incident, Signal
 from apps.incidents.services.progress import attempt_last_step
 from apps.jobs.models import Attempt, FailureCount, Incarnation, Job, Worker
+from apps.nodes.models import Machine
 from recovery import decide as core
 from recovery.lifecycle import OPEN_ACTION_STATES, ActionKind, ActionState
 from recovery.phases import JobState
@@ -38,6 +40,7 @@ def store_attempts(
                 is_counted=change.counted,
                 last_step=_last_step(job, change.ends, _steps_told(inbox, change.ends, before)),
                 incident_uid=incident.uid if incident else None,
+                **_found(job, change.found),
             )
         if change.begins is not None:
             Attempt.objects.create(
@@ -61,7 +64,7 @@ def store_attempts(
                 last_attempt=change.begins,
             )
         if change.n is not None:
-            known = {
+            known: dict[str, Any] = {
                 name: value
                 for name, value in (
                     ("first_step", change.first_step),
@@ -69,7 +72,7 @@ def store_attempts(
                     ("resumed_from_step", change.resumed_from_step),
                 )
                 if value is not None
-            }
+            } | _found(job, change.found)
             if known:
                 Attempt.objects.filter(job=job, n=change.n).update(**known)
 
@@ -82,6 +85,23 @@ def _nodes(workers: Iterable[Worker]) -> int | None:
         if not row.is_retired
     }
     return len(names) if names and "" not in names else None
+
+
+def _found(job: Job, found: core.Finding | None) -> dict[str, Any]:
+    """The columns of what an attempt was found to be, with the machine that has the node's name now."""
+    if found is None:
+        return {}
+    machine = Machine.objects.filter(cluster=job.cluster_id, name=found.node, gone_at__isnull=True)
+    return {
+        "found_rule": found.rule[:100],
+        "found_category": found.category[:64],
+        "found_node": found.node[:253],
+        "found_machine": Subquery(machine.values("pk")) if found.node else None,
+        "found_device": found.device[:64],
+        "found_rank": found.rank,
+        "found_sequence": found.sequence,
+        "found_container_since": found.container_since,
+    }
 
 
 def store_remedy(job: Job, state: core.SubjectState, decision: core.Decision, after: JobState) -> None:

@@ -102,7 +102,7 @@ def load_state(
         return state, Loaded(incident, causes, actions)
     workers = list(job.workers.select_related("incarnation").defer("environment", "checks", "checks_at"))
     incarnations = _incarnations(job, workers, inbox)
-    attempts = list(Attempt.objects.filter(job=job).order_by("-n")[: PAST_ATTEMPTS + 1])
+    attempts, of_lineage = _newest_attempts(job)
     past_attempts = _past_attempts(job, attempts, workers)
     state = core.SubjectState(
         subject=subject,
@@ -125,6 +125,8 @@ def load_state(
         actions=_actions(actions),
         held_back=_held_back(incident),
         past_attempts=past_attempts,
+        earlier=tuple(_past_attempt(row) for row in reversed(of_lineage) if row.ended_at is not None),
+        machines=(),
         world=read_world(
             held,
             incident,
@@ -354,6 +356,18 @@ def _held_back(incident: Incident | None) -> tuple[core.HeldBack, ...]:
     )
 
 
+def _newest_attempts(job: Job) -> tuple[list[Attempt], list[Attempt]]:
+    """The newest attempts of a job, with the present one, and of the job that it follows; each newest first.
+
+    One that had its name before a namespace changed hands is another tenant's, and nothing of it is read.
+    """
+    if job.lineage_id is None:
+        return list(Attempt.objects.filter(job=job).order_by("-n")[: PAST_ATTEMPTS + 1]), []
+    rows = Attempt.objects.filter(job__in=[job.pk, job.lineage_id], tenant=job.tenant_id)
+    newest = list(rows.order_by("-job_id", "-n")[: PAST_ATTEMPTS + 1])  # who follows has the higher id
+    return [row for row in newest if row.job_id == job.pk], [row for row in newest if row.job_id != job.pk]
+
+
 def _past_attempts(
     job: Job, attempts: Sequence[Attempt], workers: Sequence[Worker]
 ) -> tuple[core.PastAttempt, ...]:
@@ -364,25 +378,36 @@ def _past_attempts(
     keys = {row.pk: WorkerKey(row.role, row.index) for row in workers}
     told = FailureCount.objects.filter(job=job, attempt__gte=ended[-1].n)
     counts = {count.attempt: count for count in told}
-    past = []
-    for row in reversed(ended):
-        count = counts.get(row.n)
-        past.append(
-            core.PastAttempt(
-                n=row.n,
-                started_at=row.started_at,
-                ended_at=row.ended_at or row.started_at,
-                end_cause=row.end_cause,
-                counted=row.is_counted,
-                worker=keys[count.worker_id] if count else None,
-                node=count.node_name if count else "",
-                last_step=row.last_step,
-                resumed_from_step=row.resumed_from_step,
-                run=row.run,
-                sequence=row.sequence,
-                would=count.would if count else False,
-                witness=OnlyWitness(count.only_witness) if count and count.only_witness else None,
-                first_step_at=row.first_step_at,
-            )
-        )
-    return tuple(past)
+    return tuple(_past_attempt(row, counts.get(row.n), keys) for row in reversed(ended))
+
+
+def _past_attempt(
+    row: Attempt, count: FailureCount | None = None, keys: Mapping[int, WorkerKey] | None = None
+) -> core.PastAttempt:
+    """A finished attempt; ``keys`` are the workers by row."""
+    found = core.Finding(
+        rule=row.found_rule,
+        category=row.found_category,
+        node=row.found_node,
+        device=row.found_device,
+        rank=row.found_rank,
+        sequence=row.found_sequence,
+        container_since=row.found_container_since,
+    )
+    return core.PastAttempt(
+        n=row.n,
+        started_at=row.started_at,
+        ended_at=row.ended_at or row.started_at,
+        end_cause=row.end_cause,
+        counted=row.is_counted,
+        worker=keys[count.worker_id] if count and keys else None,
+        node=count.node_name if count else "",
+        last_step=row.last_step,
+        resumed_from_step=row.resumed_from_step,
+        run=row.run,
+        sequence=row.sequence,
+        would=count.would if count else False,
+        witness=OnlyWitness(count.only_witness) if count and count.only_witness else None,
+        first_step_at=row.first_step_at,
+        found=found if row.found_rule else None,
+    )
