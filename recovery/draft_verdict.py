@@ -71,10 +71,10 @@ def store_verdict(draft: Draft) -> verdicts.Verdict:
     causes = [fact for fact in facts if fact.role is not Role.CONTEXT]
     context = [fact for fact in facts if fact.role is Role.CONTEXT]
     stored = verdicts.to_stored(verdict, [*context[-10:], *causes[-40:]], draft.checked)
+    if found is not None:
+        strong = diagnosis.lines(found.verdict.evidence) if found.is_strong else []
+        stored["evidence"] = [*strong, *found.compared, *stored["evidence"]]
     if found is not None and found.is_strong:
-        stored["evidence"] = [
-            *diagnosis.lines(found.verdict.evidence), *found.compared, *stored["evidence"],
-        ]  # fmt: skip
         stored["contradicts"] = [*stored["contradicts"], *diagnosis.lines(found.verdict.contradictions)]
     draft.verdict = stored | kept | {"attempt": draft.failed_attempt, "checked": dict(draft.checked)}
     if draft.slow is not None and draft.slow.attempt == draft.failed_attempt:

@@ -287,7 +287,7 @@ def _is_notable(here: Present, alike: MachineFinding, machine: MachinePast) -> b
     """
     if here.blame is Blame.NODE:
         return True
-    if not machine.machines:
+    if not machine.machines or alike.jobs_elsewhere is None:
         return False
     mean = (alike.jobs + alike.jobs_elsewhere) / machine.machines
     of_program = here.blame is Blame.JOB

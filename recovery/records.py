@@ -206,7 +206,7 @@ class MachineFinding:
     Numbers only: whose the jobs are is nobody's business here. ``rule`` "" = any rule of the category, ``device`` "" =
     any device. ``owners`` are the tenants among them other than this job's. ``fine_since``: how many other jobs have
     trained there well since the last of them. ``jobs_elsewhere`` and ``machines_elsewhere``: the same rule on other
-    machines of the cluster, 0 where ``rule`` is "".
+    machines of the cluster, 0 where ``rule`` is "", None = so many that they are not counted.
     """
 
     category: str
@@ -216,7 +216,7 @@ class MachineFinding:
     owners: int
     last_at: datetime
     fine_since: int = 0
-    jobs_elsewhere: int = 0
+    jobs_elsewhere: int | None = 0
     machines_elsewhere: int = 0
 
 

@@ -36,7 +36,7 @@ reason = "so it is"
 examples = ["it ends"]
 """
     of_facts = [
-        f'[[rule]]\nid = "says.{name}"\nif = ["past.{name}"]\nclass = "benign"{fields}' for name in FACTS
+        f'[[rule]]\nid = "says.{name}"\nif = ["past.{name}"]\nclass = "symptom"{fields}' for name in FACTS
     ]
     return "\n".join([f'[[rule]]\nid = "found"\nmatch = ["it ends"]\nclass = "log"{fields}', *of_facts])
 
@@ -334,6 +334,18 @@ def test_decisions_of_before_findings_were_kept_come_out_as_they_were() -> None:
     assert all(change.found is None for seen in desk.log for change in seen.decision.attempts)
     assert [each["rule"] for each in desk.incident.verdict["diagnosed"]] == ["found", "found"]
     assert "compared" not in desk.incident.verdict["diagnosis"]
+
+
+def test_incident_that_was_open_when_findings_came_to_be_kept_goes_on_with_what_it_says() -> None:
+    desk = training()
+    desk.state = replace(desk.state, machines=None)
+    fail(desk)
+    desk.recover()
+    assert [each.found for each in desk.state.past_attempts] == [None]
+    desk.state = replace(desk.state, machines=())
+    fail(desk)
+    assert desk.incident.verdict["diagnosis"]["times"] == 2
+    assert "same_node" in said(desk)
 
 
 def test_findings_are_replayed_to_the_same_decisions() -> None:

@@ -11,6 +11,7 @@ from django.db.models import Case, OuterRef, Q, When
 
 from apps.incidents.models import Action, Cause, Incident, Signal, Subject
 from apps.incidents.policy import effective_mode
+from apps.incidents.services.machine_past import read_machines
 from apps.incidents.services.world import read_world
 from apps.jobs.elastic import read_elastic
 from apps.jobs.models import Attempt, Checkpoint, FailureCount, Incarnation, Job, Order, Worker
@@ -126,7 +127,7 @@ def load_state(
         held_back=_held_back(incident),
         past_attempts=past_attempts,
         earlier=tuple(_past_attempt(row) for row in reversed(of_lineage) if row.ended_at is not None),
-        machines=(),
+        machines=read_machines(held, incident, inbox, incarnations, now=now),
         world=read_world(
             held,
             incident,

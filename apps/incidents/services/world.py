@@ -60,7 +60,7 @@ def read_world(
     missing, share = 0, 0.0
     counts: dict[str, int] = {}
     spans: dict[str, float] = {}
-    if held.cluster_id is not None and _may_judge(held, inbox):
+    if held.cluster_id is not None and may_judge(held, inbox):
         missing, share = _not_ready(held.cluster_id)
         counts, spans = _failures_around(held, _failed_at(incident, inbox, now), policy)
     free, free_on = None, dict[str, int]()
@@ -80,7 +80,7 @@ def read_world(
     )
 
 
-def _may_judge(held: Subject, inbox: tuple[Signal, ...]) -> bool:
+def may_judge(held: Subject, inbox: tuple[Signal, ...]) -> bool:
     """Whether a verdict may be wanted: something failed, or the job stands still and something was told."""
     kinds = {signal.kind for signal in inbox}
     stands = held.job is not None and held.job.phase in (Phase.RESTARTING, Phase.TROUBLESHOOTING)
