@@ -106,7 +106,7 @@ def compare(here: Present, known: Known, diagnosed: Sequence[Mapping[str, Any]])
         lines.append(f"{before} ended by the same rule")
     if machine is not None:
         history = _of_machine(here, history, machine, lines)
-        if history.same_node and row.own and _is_fine_elsewhere(here, known, machine):
+        if history.same_node and row.own and _is_fine_elsewhere(here, known, row, machine):
             history = replace(history, fine_elsewhere=True)
             lines.append(f"An attempt without {machine.node} trained for an hour and more")
     is_told = history != History(count=1)
@@ -257,20 +257,22 @@ def _of_machine(here: Present, own: History, machine: MachinePast, lines: list[s
         lines.append(f"{others}; this job met it on other machines too")
         return own
     if not _is_notable(here, alike, machine):
-        lines.append(f"{others}: no more than chance puts on one machine")
+        lines.append(f"{others}: not enough to speak against it")
         return own
     lines.append(f"{others}, and none trained there well since")
     is_only = rule is not None and rule.jobs_elsewhere == 0
     if is_only:
         lines.append("No other machine of the cluster shows it")
     device = here.found.device
-    on_device = next((each for each in machine.findings if device and each.device == device), None)
+    on_device = any(
+        each.device == device and each.category == alike.category for each in machine.findings if each.device
+    )
     return replace(
         own,
         count=own.count + alike.jobs,
         other_jobs=True,
         same_node=True,
-        same_device=own.same_device or on_device is not None,
+        same_device=own.same_device or on_device,
         owners=alike.jobs >= 2 and alike.owners >= 1,
         only_here=is_only,
     )
@@ -305,8 +307,13 @@ def chance(jobs: int, mean: float) -> float:
     return max(0.0, 1.0 - less)
 
 
-def _is_fine_elsewhere(here: Present, known: Known, machine: MachinePast) -> bool:
-    """Whether an attempt of this job without this machine trained well for a fair time."""
+def _is_fine_elsewhere(here: Present, known: Known, row: _Row, machine: MachinePast) -> bool:
+    """Whether an attempt of this job without this machine trained well for a fair time.
+
+    Where it is not known of the failed ones that they were there, it is not known of others that they were not.
+    """
+    if not {here.attempt, *(each.n for each in row.own)} <= set(machine.own_attempts):
+        return False
     return any(
         each.n not in machine.own_attempts
         and each.first_step_at is not None

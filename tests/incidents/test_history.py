@@ -259,11 +259,26 @@ def machines_of(job: PlayedJob) -> tuple[tuple[Any, ...], list[str]]:
 
 
 def test_past_of_a_machine_is_read_from_its_indexes(cluster: Cluster) -> None:
-    crash(training(cluster, "first"))
-    job = training(cluster, "second")
+    job, other, now = training(cluster, "first"), training(cluster, "second"), database_now()
+    machines = list(Machine.objects.filter(cluster=cluster))
+    Attempt.objects.bulk_create(
+        Attempt(
+            tenant=other.job.tenant, job=other.job, n=100 + n, sequence=1, started_at=now, ended_at=now,
+            found_rule=f"rule-{n % 50}", found_category="host_hw", found_machine=machines[n % 40],
+        )
+        for n in range(4000)
+    )  # fmt: skip
+    Incarnation.objects.bulk_create(
+        Incarnation(
+            tenant=other.job.tenant, worker=other.lives[0].worker, pod_uid=f"pod-{n}", pod_name="pod",
+            enrolled_at=now, machine=machines[n % 40],
+        )
+        for n in range(4000)
+    )  # fmt: skip
     _, (statement,) = machines_of(job)
     with connection.cursor() as cursor:
-        cursor.execute("SET LOCAL enable_seqscan = off")
+        for table in ("jobs_attempt", "jobs_incarnation", "nodes_machine"):
+            cursor.execute(f"ANALYZE {table}")
         cursor.execute(f"EXPLAIN {statement}")
         plan = " ".join(row[0] for row in cursor.fetchall())
     for index in ("attempt_found_on_machine", "attempt_found_by_rule", "incarnation_on_machine"):

@@ -272,6 +272,11 @@ FIRST = {"other_jobs", "same_node", "only_here"}
         pytest.param(
             "none", on_machine(met(), met(device="pci/0000:a1:00")), {*FIRST, "same_device"}, id="on-the-device"
         ),
+        pytest.param(
+            "none", on_machine(met(), met(device="pci/0000:a1:00", rule="another", category="host_hw")), FIRST,
+            id="another-failure-of-the-device",
+        ),
+        pytest.param("none", on_machine(met(jobs_elsewhere=None)), set(), id="elsewhere-uncounted"),
         pytest.param("none", replace(on_machine(met()), node="gpu-r01-02"), set(), id="on-another-machine"),
         pytest.param("none", on_machine(), set(), id="nothing-known"),
     ],
@@ -305,8 +310,8 @@ def test_job_that_met_it_on_other_machines_too_blames_none() -> None:
 
 @pytest.mark.parametrize(
     ("own_attempts", "hours", "is_fine"),
-    [((2, 3), 2.0, True), ((1, 2, 3), 2.0, False), ((2, 3), 0.5, False)],
-    ids=["without-it", "with-it", "too-short"],
+    [((2, 3), 2.0, True), ((1, 2, 3), 2.0, False), ((2, 3), 0.5, False), ((3,), 2.0, False)],
+    ids=["without-it", "with-it", "too-short", "not-known"],
 )
 def test_attempt_that_trained_without_the_machine_is_the_other_side_of_the_comparison(
     own_attempts: tuple[int, ...], hours: float, is_fine: bool
