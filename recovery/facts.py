@@ -26,7 +26,7 @@ HARDWARE_CHECKS = ("gpu", "rdma")
 #: Reasons of a pod whose container has not started.
 WAITING_REASONS = frozenset({"pending", "containercreating", "podinitializing"})
 _LIVE_REASONS = frozenset({"", "running", "terminating", *WAITING_REASONS})
-_HISTORY = tuple(field.name for field in fields(History) if field.name not in {"told", "places"})
+_HISTORY = tuple(field.name for field in fields(History) if field.name not in {"told", "places", "said"})
 
 
 def facts_of(evidence: Evidence, history: History) -> dict[str, FactValue]:

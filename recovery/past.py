@@ -77,6 +77,7 @@ class History:
     never_worked: bool = False
     group_for_long: bool = False
     places: tuple[int, ...] = ()  # numbers that are told as places where an attempt ended
+    said: str = ""  # the sentence itself, where there is one
 
     @property
     def repeated(self) -> bool:
@@ -474,7 +475,9 @@ def read_recurrence(sentence: str) -> History:
         found |= {"node_differs": False, "any_image": False}
     if attempts.new_nodes:
         found["our_image"] = False  # the image is that of the machines
-    return replace(_settled(claims, count), **found, **_of_tried(attempts, claims))
+    return replace(
+        _settled(claims, count), said=sentence[:MAX_SENTENCE], **found, **_of_tried(attempts, claims)
+    )
 
 
 def _of_attempts(attempts: tried.Tried, claims: dict[str, bool], count: int) -> int:

@@ -26,6 +26,8 @@ from recovery.verdict_words import (
     contradictions,
     passed_checks,
 )
+from recovery.weighing import EXIT_OF_HOST, NOT_OVERRULED, weighed
+from recovery.words import features_of
 
 __all__ = ["Cited", "Refused", "Verdict", "all_hits", "judge"]
 
@@ -42,8 +44,6 @@ _CHECK_OF_LINK: Mapping[str, str] = {"gpu_fabric": "check.gpu", "rdma_nic": "che
 #: The node has gone, or computes or stores wrongly.
 _FINAL = frozenset({"gpu_mem_uncorrectable", "node_lost"})
 _OF_LINKS = frozenset(_CHECK_OF_LINK)
-#: How a machine comes back on which new containers did not help, where the rule names no way: see ``_climbed``.
-_EXIT_OF_CLIMBED = "host-service"
 #: What history says against this machine.
 _POINTS_HERE = ("past.repeated", "past.only_here", "past.same_node", "past.fine_elsewhere", "nodes.one")
 _SUPPORTED = 0.05
@@ -86,19 +86,33 @@ def judge(evidence: Evidence, history: History, rules: RuleSet) -> Verdict:
     """
     seen = scan(evidence, rules)
     facts = facts_of(evidence, history)
+    told = dict(facts)
     ranks = across_ranks.read(evidence, seen, rules)
     facts |= ranks.facts
     hits = _hits(seen, facts, rules)
     culprit = ranks.culprit(hits)
-    if not hits:
-        return _unknown(evidence, history, facts, seen, culprit)
+    if hits:
+        best = _best(hits, evidence, facts, ranks, culprit)
+        verdict = _verdict(best, hits, facts, seen, culprit, rules)
+    else:
+        verdict = _unknown(evidence, history, facts, seen, culprit)
+    if rules.precedents is None or verdict.rule in rules.own or verdict.evidence_class in NOT_OVERRULED:
+        return verdict
+    opinion = rules.precedents.opinion(features_of(evidence, history.said, told))
+    return verdict if opinion is None else weighed(verdict, opinion, hits, facts, rules)
+
+
+def _best(
+    hits: list[Hit], evidence: Evidence, facts: Mapping[str, FactValue], ranks: across_ranks.Ranks,
+    culprit: across_ranks.Culprit,
+) -> Hit:  # fmt: skip
+    """What the rules conclude together."""
     among = _of_culprit(hits, culprit, ranks) or hits
     among = _of_this_attempt(_without_soft(among, facts), evidence)
     best = max(among, key=lambda hit: hit.rank_key)
     best = _explained(_spared(best, among), among)
     best = _climbed(_measured(_refined(best, hits), hits, facts), facts)
-    best = _lasting(_mended_by(best, facts), facts)
-    return _verdict(best, hits, facts, seen, culprit, rules)
+    return _lasting(_mended_by(best, facts), facts)
 
 
 def all_hits(evidence: Evidence, history: History, rules: RuleSet) -> tuple[list[Hit], Scan]:
@@ -428,7 +442,7 @@ def _verdict(
         evidence_class=best.rule.evidence_class,
         culprit_rank=culprit.rank,
         culprit_node=culprit.node,
-        exit=rules.exits.get(best.rule.exit or _EXIT_OF_CLIMBED, "") if best.remedy in TAKES_OUT else "",
+        exit=rules.exits.get(best.rule.exit or EXIT_OF_HOST, "") if best.remedy in TAKES_OUT else "",
         means=best.rule.means if best.category == best.rule.category else "",
         evidence=cited([best, *(hit for hit in support if not hit.is_last_resort)]),
         contradictions=contradictions(against, passes),

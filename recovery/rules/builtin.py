@@ -1,10 +1,13 @@
-"""The built-in rules: the TOML files beside this module, read once, as Python reads its modules."""
+"""The built-in rules and precedents: the files beside this module, read once, as Python reads its modules."""
 
 from __future__ import annotations
 
+import hashlib
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
+from recovery.precedents import read_precedents
 from recovery.rules.loading import load_rules
 from recovery.rules.rule import RuleSet
 
@@ -18,4 +21,7 @@ def builtin_files() -> tuple[tuple[str, str], ...]:
 @cache
 def builtin_rules() -> RuleSet:
     """The built-in rules. RuleFileError would be a mistake of ours: the linter's tests read the same files."""
-    return load_rules(builtin_files())
+    rules = load_rules(builtin_files())
+    precedents = read_precedents(Path(__file__).with_name("precedents.json").read_text(encoding="utf-8"))
+    digest = hashlib.sha256(f"{rules.digest} {precedents.digest}".encode()).hexdigest()[:12]
+    return replace(rules, digest=digest, precedents=precedents)

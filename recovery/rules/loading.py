@@ -10,13 +10,24 @@ import hashlib
 import re
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from recovery.pattern import Pattern, PatternError, compile_pattern
 from recovery.rules.categories import CATEGORIES
 from recovery.rules.facts import NAMES, is_known_fact
-from recovery.rules.rule import SAID, Blame, Condition, EvidenceClass, Origin, Remedy, Rule, RuleSet, When
+from recovery.rules.rule import (
+    PRECEDENTS,
+    SAID,
+    Blame,
+    Condition,
+    EvidenceClass,
+    Origin,
+    Remedy,
+    Rule,
+    RuleSet,
+    When,
+)
 
 MAX_FILE = 1_000_000
 MAX_RULES = 2_000
@@ -103,7 +114,8 @@ def load_rules(files: Iterable[tuple[str, str]], *, base: RuleSet | None = None)
     rules: dict[str, Rule] = {rule.id: rule for rule in base.rules} if base else {}
     exits: dict[str, str] = dict(base.exits) if base else {}
     contexts: dict[str, tuple[When, ...]] = dict(base.contexts) if base else {}
-    own: dict[str, str] = {}
+    own: dict[str, str] = {PRECEDENTS: "the name of what labelled failures say"}
+    precedents = base.precedents if base else None
     digest = hashlib.sha256((base.digest if base else "").encode())
     parsed = []
     order = max((rule.order for rule in base.rules), default=0) if base else 0
@@ -119,6 +131,8 @@ def load_rules(files: Iterable[tuple[str, str]], *, base: RuleSet | None = None)
         lines = _rule_lines(content, len(document.get("rule", [])))
         for rule_id in _disabled(name, content, document, rules, problems):
             rules.pop(rule_id, None)
+            if rule_id == PRECEDENTS:
+                precedents = None
         for table, line in zip(document.get("rule", []), lines, strict=True):
             order += 1
             rule_id = _id_told(table)
@@ -129,10 +143,10 @@ def load_rules(files: Iterable[tuple[str, str]], *, base: RuleSet | None = None)
                 continue
             if rule.id in own:
                 problems.append(
-                    Problem(name, line, rule.id, "id", f"this id is also in {own[rule.id]}: choose another")
+                    Problem(name, line, rule.id, "id", f"this id is also {own[rule.id]}: choose another")
                 )
                 continue
-            own[rule.id] = f"{name}, line {line}"
+            own[rule.id] = f"in {name}, line {line}"
             rules[rule.id] = rule
     if len(rules) > MAX_RULES:
         problems.append(Problem("all files", 0, "", "", f"{len(rules)} rules: at most {MAX_RULES} are read"))
@@ -140,7 +154,10 @@ def load_rules(files: Iterable[tuple[str, str]], *, base: RuleSet | None = None)
         problems += _unknown_sightings(rules.values())
     if problems:
         raise RuleFileError(problems)
-    return RuleSet.of(list(rules.values()), exits, contexts, digest.hexdigest()[:12])
+    found = RuleSet.of(list(rules.values()), exits, contexts, digest.hexdigest()[:12])
+    if base is None:
+        return found
+    return replace(found, own=base.own | (own.keys() - {PRECEDENTS}), precedents=precedents)
 
 
 def _document(
@@ -196,7 +213,7 @@ def _disabled(
     problems += [
         Problem(name, line, item[:100], "disable", "there is no rule of this id to disable")
         for item in told
-        if item not in rules
+        if item not in rules and item != PRECEDENTS
     ]
     return list(told)
 

@@ -10,12 +10,18 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from recovery.pattern import Pattern
 
+if TYPE_CHECKING:
+    from recovery.precedents import Precedents
+
 type FactValue = bool | int | float | str
 type Facts = Mapping[str, FactValue]
+
+#: What a verdict names as its rule where labelled failures chose the remedy; no rule may be called so.
+PRECEDENTS = "precedents"
 
 
 class EvidenceClass(IntEnum):
@@ -206,6 +212,8 @@ class RuleSet:
     predicates: Mapping[str, tuple[int, ...]] = field(
         default_factory=dict
     )  # rules without a pattern, by a fact that each needs
+    own: frozenset[str] = frozenset()  # ids of an operator's rules, which no precedent overrules
+    precedents: Precedents | None = None
 
     @classmethod
     def of(

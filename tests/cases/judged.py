@@ -19,6 +19,7 @@ FILES = (
     "programs.jsonl",
     "principles.jsonl",
     "blind.jsonl",
+    "blind_second.jsonl",
 )
 
 

@@ -34,15 +34,16 @@ class Bar:
 
 
 BARS = {
-    "blind-told-in-principles": Bar("blind.jsonl", "m001", "t090", 330, 0.95, 0.10, 0.92, 0.92, 0.80, 1),
-    "blind-measured-only": Bar("blind.jsonl", "u001", "u080", 80, 0.85, 0.25, 0.78, 0.84, 0.68, 1),
-    "further": Bar("further.jsonl", "h001", "h282", 271, 0.97, 0.06, 0.97, 0.95),
-    "further-measured-only": Bar("further.jsonl", "h221", "h282", 62, 0.95, 0.10),
-    "second-told-in-principles": Bar("second.jsonl", "k001", "k108", 108, 0.96, 0.08, 0.96, 0.92),
-    "second-measured-only": Bar("second.jsonl", "k109", "k167", 59, 0.96, 0.08, 0.95, 0.92),
-    "machines": Bar("machines.jsonl", "w001", "w470", 279, 0.97, 0.06, 0.97, 0.97, 0.95),
-    "principles": Bar("principles.jsonl", "r001", "s082", 1081, 0.97, 0.06, 0.97, 0.95, 0.88),
-    "programs": Bar("programs.jsonl", "p001", "p424", 275, 0.97, 0.06, 0.97, 0.96, 0.85),
+    "blind-told-in-principles": Bar("blind.jsonl", "m001", "t090", 330, 0.98, 0.03, 0.97, 0.95, 0.84),
+    "blind-learned-from": Bar("blind.jsonl", "u001", "u080", 80, 0.93, 0.10, 0.92, 0.90, 0.70),
+    "blind-second": Bar("blind_second.jsonl", "a001", "z110", 619, 0.95, 0.09, 0.94, 0.92, 0.78, 6),
+    "further": Bar("further.jsonl", "h001", "h282", 271, 0.98, 0.04, 0.98, 0.96),
+    "further-first-measured": Bar("further.jsonl", "h221", "h282", 62, 0.96, 0.06),
+    "second-told-in-principles": Bar("second.jsonl", "k001", "k108", 108, 0.98, 0.04, 0.98, 0.92),
+    "second-first-measured": Bar("second.jsonl", "k109", "k167", 59, 0.98, 0.04, 0.98, 0.96),
+    "machines": Bar("machines.jsonl", "w001", "w470", 279, 0.98, 0.03, 0.98, 0.98, 0.96),
+    "principles": Bar("principles.jsonl", "r001", "s082", 1081, 0.98, 0.03, 0.98, 0.97, 0.93),
+    "programs": Bar("programs.jsonl", "p001", "p424", 275, 0.98, 0.03, 0.98, 0.96, 0.88),
 }
 
 

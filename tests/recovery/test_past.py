@@ -20,7 +20,8 @@ def claims(sentence: str) -> set[str]:
     return {
         field.name
         for field in fields(History)
-        if field.name not in {"told", "count", *COMPARISONS, *ATTEMPTS} and getattr(history, field.name)
+        if field.name not in {"told", "count", "said", *COMPARISONS, *ATTEMPTS}
+        and getattr(history, field.name)
     }
 
 
