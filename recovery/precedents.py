@@ -18,7 +18,7 @@ from recovery.rules.rule import EvidenceClass, Remedy
 
 #: Fewer known features than these are too little to compare by.
 MIN_KNOWN = 30
-MAX_SHOWN = 6
+MAX_SHOWN = 8
 
 #: How much a verdict of this class speaks for its remedy, as the logarithm of its odds: measured on 410 failures at
 #: first contact, before any rule was written for them (96 of 100 right by devices, 67 by hints), rounded.

@@ -10,6 +10,7 @@ from recovery.hits import TAKES_OUT, Hit
 from recovery.precedents import Opinion, choose
 from recovery.rules.rule import PRECEDENTS, Blame, EvidenceClass, FactValue, Remedy, RuleSet
 from recovery.verdict_words import MAX_SHOWN, Cited, Refused, cited, considered, contradictions, passed_checks
+from recovery.words import in_words
 
 if TYPE_CHECKING:
     from recovery.verdict import Verdict
@@ -76,9 +77,13 @@ def weighed(
     )
     category, blame = _named(verdict, choice.remedy, asked)
     share = f"{choice.share:.0%}"
-    words = ", ".join(rules.precedents.words_for(opinion, choice.remedy, verdict.remedy))
-    asked_by = {hit.remedy: hit.rule.id for hit in sorted(hits, key=lambda hit: hit.rank_key)}
-    asked_by[verdict.remedy] = verdict.rule
+    words = in_words(rules.precedents.words_for(opinion, choice.remedy, verdict.remedy))
+    asked_by = {
+        hit.remedy: f"rule {hit.rule.id} asks for it" for hit in sorted(hits, key=lambda hit: hit.rank_key)
+    }
+    asked_by[verdict.remedy] = (
+        f"rule {verdict.rule} asks for it" if hits else "it is what is done where nothing is known"
+    )
     others = considered(choice.remedy, asked, hits, facts, verdict.culprit_rank)
     agreeing = [hit for hit in hits if hit is not asked and _agrees(hit, asked, choice.remedy)]
     against = [hit for hit in hits if not _agrees(hit, asked, choice.remedy) and not hit.is_last_resort]
@@ -97,16 +102,13 @@ def weighed(
         exit=rules.exits.get(way_back, "") if choice.remedy in TAKES_OUT else "",
         means="",
         evidence=(
-            Cited(words, PRECEDENTS, round(choice.share, 2)),
+            Cited(words or "many words, each a little", PRECEDENTS, round(choice.share, 2)),
             *cited([*([asked] if asked else []), *(hit for hit in agreeing if not hit.is_last_resort)]),
         )[:MAX_SHOWN],
         contradictions=contradictions(against, passes),
         considered=tuple(
-            Refused(
-                each.remedy,
-                f"rule {rule} asks for it; labelled failures with such words speak louder ({share})",
-            )
-            if (rule := asked_by.get(each.remedy))
+            Refused(each.remedy, f"{why}; labelled failures with such words speak louder ({share})")
+            if (why := asked_by.get(each.remedy))
             else each
             for each in others
         ),

@@ -99,6 +99,34 @@ def features_of(evidence: Evidence, sentence: str, facts: Mapping[str, FactValue
     return found
 
 
+#: Where a feature was read, in words.
+_PLACES: Mapping[str, str] = {
+    "said": "told of earlier attempts",
+    "log": "in the log",
+    "rank": "in logs of other ranks",
+    "kernel": "in the kernel's log",
+    "node": "of the node",
+    "is": "facts",
+}
+_SHOWN_LETTERS = 3
+
+
+def in_words(features: Iterable[str]) -> str:
+    """Features for people, by where they were read; words of one or two letters are left out."""
+    by_place: dict[str, list[str]] = {}
+    for feature in features:
+        place, _, word = feature.partition(" ")
+        if place not in _PLACES:
+            by_place.setdefault("is", []).append(feature.strip())
+        elif place == "is":
+            by_place.setdefault(place, []).append(word)
+        elif len(word) >= _SHOWN_LETTERS:
+            by_place.setdefault(place, []).append(f'"{word}"')
+    return "; ".join(
+        f"{said}: {', '.join(by_place[place])}" for place, said in _PLACES.items() if place in by_place
+    )
+
+
 def size_of(value: float) -> str:
     """How large a number is, coarsely: a share by its steps, a greater one by its digits."""
     if value <= 0:

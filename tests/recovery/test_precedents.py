@@ -20,7 +20,7 @@ from recovery.rules.builtin import builtin_rules
 from recovery.rules.loading import RuleFileError, load_rules
 from recovery.rules.rule import PRECEDENTS, EvidenceClass, Remedy, RuleSet
 from recovery.verdict import Verdict, judge
-from recovery.words import MAX_LINES, features_of, size_of, stems
+from recovery.words import MAX_LINES, features_of, in_words, size_of, stems
 from tests.cases.scoring import cost
 
 LOG, HINT, DEVICE = EvidenceClass.LOG, EvidenceClass.HINT, EvidenceClass.DEVICE
@@ -130,8 +130,19 @@ def test_labelled_failures_speak_louder_than_a_rule_that_names_no_cause() -> Non
     assert (both.remedy, both.rule, both.blame) == (STOP, PRECEDENTS, "job")
     assert "labelled failures with such words" in both.reason
     refused = next(each.because for each in both.considered if each.remedy is alone.remedy)
-    assert refused.startswith(f"rule {alone.rule} asks for it; labelled failures")
+    assert alone.rule == "none"
+    assert refused.startswith("it is what is done where nothing is known; labelled failures with such words")
     assert {each.remedy for each in both.considered} == set(Remedy) - {STOP}
+
+
+def test_rule_that_is_outweighed_is_named() -> None:
+    hung = {**AGAIN, "exit_code": None, "pod_reason": None, "metrics": {"seconds_since_progress": 4000.0}}
+    alone = verdict(hung, replace(builtin_rules(), precedents=None))
+    both = verdict(hung, speaking_for(ISOLATE, builtin_rules()))
+    refused = next(each.because for each in both.considered if each.remedy is alone.remedy)
+    assert refused.startswith(
+        f"rule {alone.rule} asks for it; labelled failures with such words speak louder"
+    )
 
 
 @pytest.mark.parametrize("remedy", [STOP, ISOLATE])
@@ -225,6 +236,16 @@ def test_what_is_read_is_bounded() -> None:
 )
 def test_words_lose_their_endings_and_numbers_their_value(text: str, words: list[str]) -> None:
     assert stems(text) == words
+
+
+def test_words_that_decided_are_told_by_where_they_stand() -> None:
+    told = in_words(
+        ["kernel xid", "said each time", "log of", "is past.same_node", "exit 137", "log oom", "said #"]
+    )
+    assert told == (
+        'told of earlier attempts: "each time"; in the log: "oom"; in the kernel\'s log: "xid"; '
+        "facts: past.same_node, exit 137"
+    )
 
 
 @pytest.mark.parametrize(
