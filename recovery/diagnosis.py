@@ -233,16 +233,18 @@ def diagnose(
     if not observations:
         return None
     evidence = _evidence(observations, culprit, checkpoints, world, before_first_step)
-    first = judge(evidence, History(), rules)
+    # Attempts are compared by what rules name: precedents name nothing, and hear of the past themselves.
+    named = replace(rules, precedents=None)
+    first = judge(evidence, History(), named)
     found = _found(first, observations, culprit, known, attempt)
     here = history.Present(attempt, found, first.blame, before_first_step)
     compared = history.compare(here, known, diagnosed)
     past = compared.history
-    own = judge(evidence, past, rules) if past.told else first
+    own = judge(evidence, past, named) if past.told else first
     alike = around.likeness(own, evidence.log)
     together = {**around.numbers(world, alike), **evidence.metrics}
     verdict = own
-    if len(together) != len(evidence.metrics):
+    if len(together) != len(evidence.metrics) or rules.precedents is not None:
         verdict = judge(replace(evidence, metrics=together), past, rules)
     return Diagnosis(verdict, compared.times, before_first_step, alike, own.rule, found, compared.lines)
 
