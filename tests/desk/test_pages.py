@@ -298,6 +298,8 @@ def test_open_incidents_are_not_called_looked_after_while_a_person_has_to_come(o
     assert re.search(r"Next: trains again, steady after \d+ steps Acknowledge", page), (
         "of the steps no time is known"
     )
+    opened.update(state="needs_person")
+    assert "1 open incident It needs a person." in text_of(operator.get("/"))
 
 
 def test_waiting_for_capacity_says_what_is_missing_and_who_may_help(operator: Client) -> None:
