@@ -6,6 +6,7 @@ import zoneinfo
 from typing import Any
 
 from django import forms
+from django.contrib.auth.forms import AuthenticationForm
 from django.core.exceptions import BadRequest
 from django.http import QueryDict
 
@@ -125,6 +126,15 @@ class AcknowledgeForm(forms.Form):
     """Which version of the incident the person has seen."""
 
     version = forms.IntegerField(min_value=0)
+
+
+class LoginForm(AuthenticationForm):
+    """Username and password. What is wrong is said without saying which of them."""
+
+    error_messages = {
+        **AuthenticationForm.error_messages,
+        "invalid_login": "Username and password do not match. Small and capital letters differ.",
+    }
 
 
 class PreferencesForm(forms.Form):

@@ -82,7 +82,8 @@ def _open(count: int, needs_person: int, burning: Sequence[Incident], *, is_sile
     if needs_person:
         others = needs_person + len(stuck)
         goes_on = "; the desk works on the others" if others < count and not is_silent else ""
-        lines.append(f"{needs_person} need{'s' if needs_person == 1 else ''} a person{goes_on}.")
+        who = "It" if count == 1 else f"{needs_person}"
+        lines.append(f"{who} need{'s' if needs_person == 1 else ''} a person{goes_on}.")
     lines += [f"{incident} waits for capacity: {CAPACITY_HINT}." for incident in stuck[:MOST_SILENCES]]
     if not lines and not is_silent:
         lines.append(f"The desk works on {'it' if count == 1 else 'them'}; nobody is needed.")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import pairwise
@@ -26,6 +27,8 @@ SHOWS = ("all", "actions", "evidence", "people")
 LATE_SECONDS = 5.0  # an event known later than that says so
 _EVIDENCE_ACTORS = ("agent", "watch", "hook", "alertmanager", "prometheus")
 _PEOPLE = ("person", "token")  # a program acts for people
+#: A cited line as verdicts are stored: its text, the rule where one cites it, and its weight.
+_CITED = re.compile(r"(?P<text>.*) \((?:(?P<rule>[^\s(),]+), )?weight (?P<weight>\d\.\d\d)\)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +61,15 @@ class ActionLine:
     def dialog(self) -> str:
         """Name of the dialog that asks before it is cancelled."""
         return f"cancel-{self.action.pk}"
+
+
+@dataclass(frozen=True, slots=True)
+class CitedLine:
+    """What speaks for or against a verdict. ``weight`` is "" where none was stored; of several rules the largest."""
+
+    text: str
+    weight: str
+    rules: tuple[str, ...]
 
 
 def incident_page(
@@ -98,7 +110,7 @@ def incident_page(
             incident,
             open_actions,
             now,
-            asked=question.text if question is not None else "",
+            asked=_sentence(question.text, incident.job) if question is not None else "",
             silent=silent[0].who if silent else "",
         ),
         "needed": next((line for line in lines if line.needs_yes), None) if is_open else None,
@@ -125,6 +137,11 @@ def incident_page(
         "children": list(incident.children.only("id", "title", "state", "tenant_id")[:20]),
         "log_link": _log_link(incident),
     }
+
+
+def _sentence(text: str, job: Job | None) -> str:
+    """A text as a sentence begins; the job's name stays as it is."""
+    return text if job is not None and text.startswith(job.name) else text[:1].upper() + text[1:]
 
 
 def timeline_lines(events: Sequence[TimelineEvent]) -> list[TimelineLine]:
@@ -204,12 +221,24 @@ def verdict_lines(verdict: Mapping[str, Any]) -> dict[str, Any]:
         "confidence": verdict.get("confidence"),
         "rule": verdict.get("rule", ""),
         "reason": verdict.get("reason", ""),
-        "evidence": list(verdict.get("evidence", ())),
-        "contradicts": list(verdict.get("contradicts", ())),
+        "evidence": cited_lines(verdict.get("evidence", ())),
+        "contradicts": cited_lines(verdict.get("contradicts", ())),
         "checks_clean": verdict.get("checks_clean", 0),
         "checks_seen": verdict.get("checks_seen", 0),
         "diagnosis": verdict.get("diagnosis") or {},
     }
+
+
+def cited_lines(stored: Iterable[str]) -> list[CitedLine]:
+    """Cited lines, heaviest first; a line that several rules cite stands once, with all of them."""
+    found: dict[str, CitedLine] = {}
+    for line in stored:
+        parts = _CITED.fullmatch(line)
+        text, rule, weight = parts.group("text", "rule", "weight") if parts else (line, None, "")
+        known = found.get(text) or CitedLine(text, "", ())
+        rules = known.rules if rule is None or rule in known.rules else (*known.rules, rule)
+        found[text] = CitedLine(text, max(known.weight, weight), rules)
+    return sorted(found.values(), key=lambda each: each.weight, reverse=True)
 
 
 def who(event: TimelineEvent) -> str:

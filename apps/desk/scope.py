@@ -6,13 +6,16 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import wraps
 from typing import Any
+from urllib.parse import urlsplit
 
 from django.contrib.auth.views import redirect_to_login
 from django.core.exceptions import BadRequest, PermissionDenied
 from django.db.models import Exists, OuterRef, Q, QuerySet
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import render
+from django.urls import reverse
 from django.utils.cache import patch_cache_control, patch_vary_headers
+from django.utils.http import url_has_allowed_host_and_scheme
 
 from apps.access.models import Cluster, NamespaceMap, Role, RoleBinding, Tenant, User
 from apps.access.selectors import visible_tenant_ids
@@ -124,7 +127,7 @@ def page(view: Callable[..., HttpResponseBase]) -> Callable[..., HttpResponseBas
                     "Your session has ended. Log in again.", status=401, content_type="text/plain"
                 )
             else:
-                response = redirect_to_login(request.get_full_path())
+                response = redirect_to_login(_way_back(request))
         else:
             request.scope = scope_of(request)
             request.live_cursor = feed_cursor()
@@ -139,6 +142,16 @@ def page(view: Callable[..., HttpResponseBase]) -> Callable[..., HttpResponseBas
         return response
 
     return wrapped
+
+
+def _way_back(request: HttpRequest) -> str:
+    """Where a login leads: to the page that was asked for, and after a form, which is not sent again, to its page."""
+    if request.method in ("GET", "HEAD"):
+        return request.get_full_path()
+    asked_on = request.headers.get("Referer", "")
+    if not url_has_allowed_host_and_scheme(asked_on, allowed_hosts={request.get_host()}):
+        return reverse("desk:overview")
+    return urlsplit(asked_on)._replace(scheme="", netloc="").geturl()
 
 
 def held_rows(request: HttpRequest) -> list[int] | None:

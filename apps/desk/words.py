@@ -16,6 +16,7 @@ from recovery.lifecycle import (
     WaitingFor,
 )
 from recovery.phases import Phase
+from recovery.rules.rule import Remedy
 
 
 class Mark(NamedTuple):
@@ -138,6 +139,13 @@ RUNGS: Mapping[str, str] = {
     "L1": "restart process",
     "L2": "restart container",
     "L3": "isolate node",
+}
+#: Remedies of verdicts whose machine's word does not read as one.
+REMEDIES: Mapping[str, str] = {
+    Remedy.MARK_HANG: "mark as hang",
+    Remedy.FAIL_FAST: "fail fast, stop the job",
+    Remedy.BACKOFF_SHARED: "back off from what is shared",
+    Remedy.NEEDS_OPERATOR: "ask a person",
 }
 RESOLUTIONS: Mapping[str, str] = {
     "recovered": "training runs well again",  # it may have run all the while, slowly

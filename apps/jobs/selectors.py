@@ -9,9 +9,10 @@ from datetime import datetime
 from typing import Any
 
 from django.db import connection
-from django.db.models import Count, F, Max, OuterRef, Q, QuerySet, Subquery
+from django.db.models import Case, Count, Exists, F, Max, OuterRef, Q, QuerySet, Subquery, When
+from django.db.models.functions import Least
 
-from apps.jobs.models import Attempt, Checkpoint, FailureCount, Incarnation, Job, Worker
+from apps.jobs.models import Attempt, Checkpoint, FailureCount, Incarnation, Job, Pod, Worker
 from recovery.errors import NotFound
 from recovery.phases import LIVE_PHASES, TERMINAL_PHASES, WAITING_FOR_CAPACITY, Phase
 from recovery.rules import ends
@@ -303,19 +304,48 @@ PREEMPTED_CAUSES = (EndCause.PREEMPTED, EndCause.MAINTENANCE)
 EVICTED_CAUSES = (EndCause.EVICTED_BY_DESK, EndCause.EVICTED_AS_SLOW)
 
 
+_IS_POD_THERE = Exists(
+    Pod.objects.filter(
+        cluster=OuterRef("worker__job__cluster"), uid=OuterRef("pod_uid"), gone_at__isnull=True
+    ).exclude(phase__in=["Succeeded", "Failed"])
+)
+#: When a life ended; NULL while it runs. Where nobody told its end, it runs no longer than its job and its node are
+#: there, nor longer than its job where no pod of it is left.
+_UNTIL = Case(
+    When(ended_at__isnull=False, then=F("ended_at")),
+    When(
+        Q(worker__job__gone_at__isnull=False)
+        | Q(machine__gone_at__isnull=False)
+        | Q(worker__job__phase__in=ENDED_WORDS) & ~_IS_POD_THERE,
+        then=Least("worker__job__ended_at", "worker__job__gone_at", "machine__gone_at"),
+    ),
+)
+
+
 def lives_on_machine(
     machine_id: int, tenant_ids: Sequence[int] | None, limit: int = 100
 ) -> list[Incarnation]:
     """Workers' lives that run on a machine now, of these tenants (None: all)."""
+    lives = _lives_of_machine(machine_id, tenant_ids).filter(ended_at__isnull=True)
+    running = lives.annotate(until_at=_UNTIL).filter(until_at__isnull=True)
+    return list(running.order_by("worker__job_id", "worker__index")[:limit])
+
+
+def past_lives_on_machine(
+    machine_id: int, tenant_ids: Sequence[int] | None, limit: int = 20
+) -> list[Incarnation]:
+    """Workers' lives that ran on a machine, of these tenants (None: all); each with ``until_at``, the last first."""
+    past = _lives_of_machine(machine_id, tenant_ids).annotate(until_at=_UNTIL).filter(until_at__isnull=False)
+    return list(past.order_by("-until_at", "-id")[:limit])
+
+
+def _lives_of_machine(machine_id: int, tenant_ids: Sequence[int] | None) -> QuerySet[Incarnation]:
     lives = (
-        Incarnation.objects.filter(machine_id=machine_id, ended_at__isnull=True)
+        Incarnation.objects.filter(machine_id=machine_id)
         .select_related("worker", "worker__job")
-        .defer("worker__environment", "worker__checks")
-        .order_by("worker__job_id", "worker__index")
+        .defer("worker__environment", "worker__checks", "worker__handled")
     )
-    if tenant_ids is not None:
-        lives = lives.filter(tenant__in=tenant_ids)
-    return list(lives[:limit])
+    return lives if tenant_ids is None else lives.filter(tenant__in=tenant_ids)
 
 
 def failures_on_machine(
@@ -339,11 +369,12 @@ def failures_on_machine(
 
 
 def jobs_per_machine(machine_ids: Iterable[int], tenant_ids: Sequence[int] | None) -> dict[int, list[Job]]:
-    """Jobs with a worker alive on each of these machines, of these tenants (None: all)."""
+    """Jobs with a worker that runs on each of these machines, of these tenants (None: all)."""
     lives = Incarnation.objects.filter(machine__in=list(machine_ids), ended_at__isnull=True)
     if tenant_ids is not None:
         lives = lives.filter(tenant__in=tenant_ids)
-    pairs = list(lives.order_by().values_list("machine_id", "worker__job_id").distinct()[:1000])
+    running = lives.annotate(until_at=_UNTIL).filter(until_at__isnull=True)
+    pairs = list(running.order_by().values_list("machine_id", "worker__job_id").distinct()[:1000])
     jobs = {job.pk: job for job in Job.objects.filter(id__in={job_id for _, job_id in pairs})}
     found: dict[int, list[Job]] = {}
     for machine_id, job_id in pairs:

@@ -39,8 +39,8 @@ document.addEventListener("htmx:beforeSwap", (event) => {
 // Messages move out of the page, so that the next refresh does not take them away.
 const toasts = document.querySelector("[data-toasts]");
 
-/** Show a message; kind is success, info, warning or error. Errors stay until they are closed. */
-function toast(text, kind) {
+/** Show a message; kind is success, info, warning or error. Errors stay until they are closed. A link leads on from it. */
+function toast(text, kind, link) {
   const item = document.createElement("li");
   item.className = `is-${kind}`;
   const words = document.createElement("span");
@@ -50,6 +50,7 @@ function toast(text, kind) {
   close.textContent = "✕";
   close.setAttribute("aria-label", "Close the message");
   close.addEventListener("click", () => item.remove());
+  if (link) words.append(" ", Object.assign(document.createElement("a"), { href: link.href, textContent: link.text }));
   item.append(words, close);
   toasts.append(item);
   if (kind === "success" || kind === "info") setTimeout(() => item.remove(), 8000);
@@ -64,12 +65,11 @@ function collect() {
 
 collect();
 document.addEventListener("htmx:afterSwap", collect);
-document.addEventListener("desk:message", (event) => toast(event.detail.text, event.detail.kind));
+document.addEventListener("desk:message", (event) => toast(event.detail.text, event.detail.kind, event.detail.link));
 document.addEventListener("htmx:responseError", (event) => {
   const { xhr, requestConfig } = event.detail;
-  if (requestConfig.verb === "get" && xhr.status >= 500) return; // the live state tells
-  const said = xhr.status === 401 ? "Your session has ended. Load the page again to log in." : heading(xhr);
-  toast(said, "error");
+  if (xhr.status === 401 || (requestConfig.verb === "get" && xhr.status >= 500)) return; // live.js tells
+  toast(heading(xhr), "error");
 });
 
 function heading(xhr) {

@@ -140,14 +140,15 @@ async function poll() {
 
 let hadStream = false;
 
-function loggedOut() {
+/** Say it once, and again to whoever sends something. */
+function loggedOut(consequence = "this page stands still") {
+  if (isOut && consequence === "this page stands still") return;
   isOut = true;
   closeStream();
   stopPolling();
   show();
-  document.dispatchEvent(
-    new CustomEvent("desk:message", { detail: { text: "Your session has ended. Load the page again to log in.", kind: "error" } }),
-  );
+  const link = { href: location.pathname + location.search, text: "Log in" };
+  document.dispatchEvent(new CustomEvent("desk:message", { detail: { text: `Your session has ended, ${consequence}.`, kind: "error", link } }));
 }
 
 // What the reader is told.
@@ -250,9 +251,9 @@ document.addEventListener("htmx:afterRequest", (event) => {
   if (requestConfig?.verb === "get" && isFetching) {
     isFetching = false;
     fetchTook = Date.now() - lastFetch;
-    if (xhr?.status === 401) loggedOut();
-    else if (!successful) isDirty = true;
+    if (!successful) isDirty = true;
   }
+  if (xhr?.status === 401) return loggedOut(requestConfig.verb === "get" ? undefined : "nothing was done");
   if (successful && page()) {
     contactAt = Date.now();
     if (!stream && !polling) cursor = page().dataset.cursor;

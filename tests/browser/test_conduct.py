@@ -356,3 +356,16 @@ def test_back_button_shows_a_page_and_not_a_fragment(reader: Reader, site: Site,
     reader.page.wait_for_url("**/incidents/")
     expect(reader.page.locator(".topbar")).to_be_visible()
     expect(reader.page.locator(f"#incident-{incident.pk}")).to_contain_text("watching")
+
+
+def test_session_that_ended_is_said_with_a_way_back(make_reader: Callable[..., Reader], site: Site) -> None:
+    reader = make_reader()
+    reader.open("/incidents/?tab=all")
+    reader.page.context.clear_cookies()
+    reader.page.evaluate("htmx.trigger(document.getElementById('page'), 'desk:refresh')")
+    told = reader.page.get_by_role("status", name="Messages")
+    expect(told).to_contain_text("Your session has ended, this page stands still.")
+    expect(reader.page.locator("[data-live-word]")).to_have_text("logged out")
+    told.get_by_role("link", name="Log in").click()
+    reader.page.wait_for_url("**/login/?next=/incidents/%3Ftab%3Dall")
+    reader.complaints.clear()  # the browser's own line about the answer 401

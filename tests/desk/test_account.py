@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from urllib.parse import parse_qs, urlsplit
+
 import pytest
 from django.test import Client
 
@@ -22,7 +25,32 @@ def test_stranger_is_led_to_the_login_and_back(sample: None) -> None:
 def test_wrong_password_is_said_without_saying_which(sample: None) -> None:
     response = Client().post("/login/", {"username": "mei.lin", "password": "wrong"})
     assert response.status_code == 200
-    assert "correct username and password" in text_of(response)
+    assert "Username and password do not match." in text_of(response)
+    html = response.content.decode()
+    assert re.search(
+        r'name="username" autocomplete="username" [^>]*aria-invalid="true" aria-describedby="login-error"',
+        html,
+    )
+    assert re.search(r'name="password" type="password" autocomplete="current-password" [^>]*autofocus', html)
+    assert 'value="mei.lin"' in html
+    assert "wrong" not in html
+
+
+def test_login_says_where_it_leads(sample: None) -> None:
+    assert "the page that you asked for" in text_of(Client().get("/login/?next=/jobs/"))
+    assert "Keeps large training jobs alive" in text_of(Client().get("/login/?next=/"))
+
+
+def test_form_after_the_session_ended_leads_back_to_its_page(sample: None) -> None:
+    """What can only be sent cannot be asked for: a login that led there would end in an error."""
+    page = f"/incidents/{incident_of('bert-distil').pk}/"
+    for came_from, leads_to in (
+        (f"http://testserver{page}?tab=audit", f"{page}?tab=audit"),
+        (f"http://elsewhere{page}", "/"),
+        ("", "/"),
+    ):
+        answer = Client().post(f"{page}acknowledge/", {"version": "1"}, headers={"Referer": came_from})
+        assert parse_qs(urlsplit(answer["Location"]).query)["next"] == [leads_to]
 
 
 def test_fragment_after_the_session_ended_is_no_login_page(sample: None) -> None:

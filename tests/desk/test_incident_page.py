@@ -13,7 +13,7 @@ from pytest_django import Settings
 
 from apps.access.clock import database_now
 from apps.desk.incident_page import timeline_lines, who
-from apps.incidents.models import Action, Decision, Incident, TimelineEvent
+from apps.incidents.models import Action, Decision, Incident, Notice, TimelineEvent
 from apps.jobs.models import Incarnation, Job
 from apps.nodes.models import Machine
 from recovery.decision_prices import price_restart
@@ -26,8 +26,9 @@ def test_page_says_why_and_what_was_refused(operator: Client) -> None:
     for said in (
         "Process died , worker 3, confidence 0.9",
         "exit by SIGKILL, pid 4130",
-        "restart container quick checks are clean; restarting the process is cheaper",
-        "hold node nothing speaks against the node",
+        "Speaks against it nothing that was seen",
+        "Restart container : quick checks are clean; restarting the process is cheaper",
+        "Hold node : nothing speaks against the node",
         "L1, restart process",
         "training runs well again after 1 min 35 s",
         "handled without a person",
@@ -46,18 +47,48 @@ def test_all_the_evidence_says_who_is_to_blame_and_what_would_mend_it(operator: 
     Incident.objects.filter(pk=incident.pk).update(verdict={**incident.verdict, "diagnosis": diagnosis})
     page = text_of(operator.get(f"/incidents/{incident.pk}/"))
     assert "The port of this node goes down" in page
-    assert "Network adapter, port or cable of one node; blames the node, gpu-r01-07" in page
-    assert "would be mended by isolate node; confidence 0.91; in 3 attempts in a row ib.port-down" in page
+    assert "The port of this node goes down , confidence 0.91 ib.port-down" in page
+    assert (
+        "Network adapter, port or cable of one node. Blames the node, gpu-r01-07. Remedy: isolate node."
+        in page
+    )
+    assert "Found in 3 attempts in a row." in page
     assert "Back after: Replace the cable." in page
     assert "1,200 lines were not read" in page
-    assert "restart process it came again on this node" in page
+    assert "Why 1 other would help less Restart process : it came again on this node" in page
     deleted = diagnosis | {"category": "container_env", "blame": "none", "means": "the pod was deleted"}
     Incident.objects.filter(pk=incident.pk).update(verdict={**incident.verdict, "diagnosis": deleted})
-    assert "The pod was deleted; blames " in text_of(operator.get(f"/incidents/{incident.pk}/"))
+    assert "The pod was deleted. Blames nobody." in text_of(operator.get(f"/incidents/{incident.pk}/"))
     Incident.objects.filter(pk=incident.pk).update(
         verdict={**incident.verdict, "diagnosis": diagnosis | {"is_strong": False}}
     )
     assert "blames the node" not in text_of(operator.get(f"/incidents/{incident.pk}/"))
+
+
+def test_what_contradicts_a_verdict_stands_beside_its_evidence_with_weights(operator: Client) -> None:
+    incident = incident_of("rlhf-ppo")
+    stored = {
+        "evidence": [
+            "CUDA error: unknown error (cuda.unknown-error, weight 0.60)",
+            "NVRM: Xid 79 (bus) (xid.79, weight 0.90)",
+            "NVRM: Xid 79 (bus) (gpu.off-bus, weight 0.90)",
+        ],
+        "contradicts": ["The gpu check passes (check.gpu, weight 0.40)", "as it was stored once"],
+    }
+    Incident.objects.filter(pk=incident.pk).update(verdict=incident.verdict | stored)
+    page = text_of(operator.get(f"/incidents/{incident.pk}/"))
+    assert "0.90 weight: NVRM: Xid 79 (bus) xid.79 gpu.off-bus 0.60 weight: CUDA error: unknown error" in page
+    assert (
+        "Speaks against it 0.40 weight: The gpu check passes check.gpu – weight: as it was stored once"
+        in page
+    )
+
+
+def test_question_begins_as_a_sentence_unless_a_job_gives_its_name(operator: Client) -> None:
+    incident = incident_of("bert-distil")
+    assert "bert-distil stops at step 1200" in text_of(operator.get(f"/incidents/{incident.pk}/"))
+    Notice.objects.filter(incident=incident).update(text="the same step again")
+    assert "The same step again" in text_of(operator.get(f"/incidents/{incident.pk}/"))
 
 
 def test_remedy_that_is_not_installed_is_shown_refused(operator: Client) -> None:
@@ -87,6 +118,8 @@ def test_planned_action_has_its_button_and_no_time(operator: Client) -> None:
     head = html[html.index('<div class="head">') : html.index("<dialog")]
     assert re.search(r'<button class="button button--main" [^>]*>Do it now</button>', head)
     assert head.count("button--main") == 1, "one is the first choice"
+    labels = re.findall(r'class="button[^>]*>([^<]+?) ?<', head)
+    assert labels == ["Do it now", "Cancel …", "Acknowledge", "Resolve"], "what waits for a yes comes first"
     assert f'data-open="cancel-{action.pk}"' in head
     audit = operator.get(f"/incidents/{incident.pk}/?tab=audit&dialog=cancel-{action.pk}").content.decode()
     assert re.search(rf'<dialog id="cancel-{action.pk}" [^>]*open>', audit)

@@ -7,11 +7,13 @@ import re
 from datetime import timedelta
 from html import unescape
 from pathlib import Path
+from zoneinfo import ZoneInfo
 
 import pytest
 from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
 from pytest_django import Settings
 
 from apps.access.clock import database_now
@@ -20,7 +22,7 @@ from apps.incidents import rules
 from apps.incidents.models import Incident, Signal
 from apps.incidents.selectors import OPEN_WORDS
 from apps.incidents.services.retiring import retire_cluster
-from apps.jobs.models import Incarnation, Job
+from apps.jobs.models import Incarnation, Job, Pod
 from apps.nodes.models import Machine
 from tests.desk.conftest import incident_of, job, text_of
 
@@ -54,7 +56,7 @@ QUERIES = {
     "job events": 14,
     "nodes": 12,
     "racks": 10,
-    "node": 13,
+    "node": 14,
     "search": 12,
     "preferences": 8,
 }
@@ -141,6 +143,40 @@ def test_cluster_that_is_retired_is_no_source_and_its_agents_are_not_missed(oper
     text = text_of(operator.get("/"))
     assert "Watch of west-1" not in text
     assert "no agent enrolled" in text
+
+
+def test_node_that_is_gone_tells_what_ran_there_until_when(operator: Client) -> None:
+    llm = job("llm-70b-pretrain")
+    life = Incarnation.objects.filter(worker__job=llm, machine__isnull=False)[0]
+    node = Machine.objects.get(pk=life.machine_id)
+    assert f"{llm.name} running worker {life.worker.index}" in text_of(operator.get(f"/nodes/{node.pk}/"))
+    Incarnation.objects.filter(machine=node).update(is_silent=True)
+    retire_cluster(cluster_id=node.cluster_id, actor_kind="desk", actor="setup", reason="replaced")
+    page = text_of(operator.get(f"/nodes/{node.pk}/"))
+    node.refresh_from_db()
+    assert node.gone_at is not None
+    assert "Running here Nothing: the node is gone." in page
+    assert "silent" not in page
+    ran = page[page.index("Ran here") : page.index("Conditions")]
+    assert f"{llm.name} worker {life.worker.index} {life.pod_name} the node went" in ran
+    assert f"{timezone.localtime(node.gone_at, ZoneInfo('Europe/Berlin')):%H:%M:%S}" in ran
+    assert "as Kubernetes last reported them" in page
+    assert llm.name not in text_of(operator.get(f"/nodes/?state=gone&q={node.name}"))
+
+
+def test_end_that_nobody_told_is_that_of_the_job_once_no_pod_is_left(operator: Client) -> None:
+    llm = job("llm-70b-pretrain")
+    life = Incarnation.objects.filter(worker__job=llm, machine__isnull=False)[0]
+    Job.objects.filter(pk=llm.pk).update(phase="Failed", ended_at=database_now())
+    page = text_of(operator.get(f"/nodes/{life.machine_id}/"))
+    assert f"{llm.name} failed worker {life.worker.index}" in page, "its pod is there and may train on"
+    assert "Ran here" not in page
+    Pod.objects.filter(uid=life.pod_uid).update(gone_at=database_now())
+    page = text_of(operator.get(f"/nodes/{life.machine_id}/"))
+    assert "No worker of your tenants runs here." in page
+    assert f"{life.pod_name} the job ended" in page
+    Incarnation.objects.filter(pk=life.pk).update(ended_at=database_now(), end_cause="completed")
+    assert f"{life.pod_name} completed" in text_of(operator.get(f"/nodes/{life.machine_id}/"))
 
 
 def test_overview_of_one_cluster_leaves_the_others_out(operator: Client) -> None:
@@ -259,9 +295,11 @@ def test_open_incidents_are_not_called_looked_after_while_a_person_has_to_come(o
     assert re.search(r"trains again , steady at best (in|after \d+ steps)", page)
     opened.update(state_since_at=database_now() - timedelta(hours=1))
     page = text_of(operator.get(f"/incidents/{rlhf.pk}/"))
-    assert re.search(r"Next: trains again, steady after \d+ steps Resolve", page), (
+    assert re.search(r"Next: trains again, steady after \d+ steps Acknowledge", page), (
         "of the steps no time is known"
     )
+    opened.update(state="needs_person")
+    assert "1 open incident It needs a person." in text_of(operator.get("/"))
 
 
 def test_waiting_for_capacity_says_what_is_missing_and_who_may_help(operator: Client) -> None:
@@ -273,14 +311,14 @@ def test_waiting_for_capacity_says_what_is_missing_and_who_may_help(operator: Cl
     rlhf.actions.all().delete()
     Job.objects.filter(pk=rlhf.job_id).update(phase_reason="waiting for capacity: 0/4 nodes are available.")
     Incident.objects.filter(pk=rlhf.pk).update(
-        state="waiting", waiting_for="capacity", waiting_until_at=database_now() + timedelta(seconds=52.5)
+        state="waiting", waiting_for="capacity", waiting_until_at=database_now() + timedelta(seconds=52)
     )
     said = text_of(operator.get("/"))
     assert "nobody is needed" not in said
     assert f"{rlhf} waits for capacity: a person may have to free a node or uncordon one." in said
-    assert "waits for capacity, deadline in 52 s : 0/4 nodes are available " in said
+    assert re.search(r"waits for capacity, deadline in \d+ s : 0/4 nodes are available ", said)
     page = text_of(operator.get(f"/incidents/{rlhf.pk}/"))
-    assert "Next: waits for capacity , deadline in 52 s" in page
+    assert re.search(r"Next: waits for capacity , deadline in \d+ s", page)
     assert "0/4 nodes are available: a person may have to free a node or uncordon one" in page
     assert "uncordon" in text_of(operator.get(f"/jobs/{rlhf.job_id}/"))
     Incident.objects.filter(pk=rlhf.pk).update(waiting_until_at=database_now() - timedelta(seconds=1))

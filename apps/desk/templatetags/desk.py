@@ -53,11 +53,12 @@ def word(value: object, kind: str) -> str:
 
 @register.filter
 def words_of(value: object, table: str) -> str:
-    """A word of one of the tables: waiting, action, rung, resolution, blame, category."""
+    """A word of one of the tables: waiting, action, rung, remedy, resolution, blame, category."""
     tables = {
         "waiting": words.WAITING_WORDS,
         "action": words.ACTION_WORDS,
         "rung": words.RUNGS,
+        "remedy": words.REMEDIES,
         "resolution": words.RESOLUTIONS,
         "blame": words.BLAMES,
         "category": CATEGORIES,

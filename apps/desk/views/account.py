@@ -9,10 +9,12 @@ from django.shortcuts import redirect, render
 from django.utils.http import url_has_allowed_host_and_scheme
 from django.views.decorators.http import require_http_methods
 
-from apps.desk.forms import PreferencesForm, time_zones
+from apps.desk.forms import LoginForm, PreferencesForm, time_zones
 from apps.desk.scope import DeskRequest, page
 
-login = LoginView.as_view(template_name="desk/login.html", redirect_authenticated_user=True)
+login = LoginView.as_view(
+    template_name="desk/login.html", authentication_form=LoginForm, redirect_authenticated_user=True
+)
 logout = LogoutView.as_view()
 
 

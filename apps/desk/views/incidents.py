@@ -66,7 +66,7 @@ def incident_list(request: DeskRequest) -> HttpResponseBase:
             "topics": "incident",
             "wanted": wanted,
             "page": found,
-            "next_word": "Outcome" if wanted.tab == "resolved" else "Next",
+            "next_word": {"resolved": "Outcome", "all": "Next, or outcome"}.get(wanted.tab, "Next"),
             "rows": [
                 (
                     row,

@@ -14,8 +14,10 @@ from apps.desk.chips import toggle_chips
 from apps.desk.forms import node_filter
 from apps.desk.paging import keyset_page
 from apps.desk.scope import DeskRequest, held_rows, page
+from apps.desk.words import plain
 from apps.incidents import selectors as incidents
 from apps.jobs import selectors as jobs
+from apps.jobs.models import Incarnation
 from apps.nodes import selectors
 from apps.nodes.models import Machine
 
@@ -94,7 +96,7 @@ def node_list(request: DeskRequest) -> HttpResponseBase:
 @page
 @require_safe
 def node_detail(request: DeskRequest, node_id: int) -> HttpResponseBase:
-    """One node: state, conditions, taints with owners, jobs on it, failures that happened on it."""
+    """One node: state, conditions, taints with owners, what runs and what ran on it, failures that happened on it."""
     tenant_ids = request.scope.tenant_ids
     machine = request.scope.machines().filter(id=node_id).first()
     if machine is None:
@@ -111,6 +113,10 @@ def node_detail(request: DeskRequest, node_id: int) -> HttpResponseBase:
             "taints": [(taint, taint_owner(str(taint.get("key", "")))) for taint in machine.taints],
             "conditions": [_condition(condition) for condition in machine.conditions],
             "lives": jobs.lives_on_machine(machine.pk, tenant_ids),
+            "past_lives": [
+                (life, _ended_by(life, machine))
+                for life in jobs.past_lives_on_machine(machine.pk, tenant_ids)
+            ],
             "failures": failures,
             "failure_incidents": incidents.incidents_by_uid(count.incident_uid for count in failures),
             "incidents": list(
@@ -126,6 +132,16 @@ def node_detail(request: DeskRequest, node_id: int) -> HttpResponseBase:
 def taint_owner(key: str) -> str:
     """Who sets taints of this key, where that is known; others are "not known"."""
     return next((owner for prefix, owner in _OWNERS if key.startswith(prefix)), "not known")
+
+
+def _ended_by(life: Incarnation, machine: Machine) -> str:
+    """How a life ended; where nobody told its end, what went before it could be told."""
+    if life.ended_at is not None:
+        return plain(life.end_cause)
+    until = life.until_at  # type: ignore[attr-defined]  # annotated
+    if until == machine.gone_at:
+        return "the node went"
+    return "the job was deleted" if until == life.worker.job.gone_at else "the job ended"
 
 
 def _condition(condition: dict[str, Any]) -> dict[str, Any]:

@@ -478,7 +478,7 @@ class Sample:
             tenant=job.tenant, cluster=job.cluster, subject=self.subject(job), job=job, title=title, state=state, severity=severity,
             state_since_at=resolved or self.ago(min(age, 12)), rung=rung, attempt=max(1, job.attempt - 1), failed_at=self.ago(age + 0.3),
             failures_used=(job.recover_count or None) if state != "suspected" else None, opened_at=self.ago(age), resolved_at=resolved, closed_at=resolved if state == "closed" else None, resolution=resolution,
-            verdict={"category": "process_died", "culprit": "worker 3", "worker": "worker 3", "confidence": 0.9, "rule": "exit-by-signal", "evidence": ["exit by SIGKILL, pid 4130", "quick checks: disk pass, gpu pass"]},
+            verdict={"category": "process_died", "culprit": "worker 3", "worker": "worker 3", "confidence": 0.9, "rule": "exit-by-signal", "evidence": ["exit by SIGKILL, pid 4130 (weight 0.90)", "quick checks: disk pass, gpu pass (weight 0.20)"]},
         )  # fmt: skip
         Cause.objects.create(
             tenant=job.tenant,
