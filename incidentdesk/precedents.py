@@ -1,13 +1,12 @@
 """`python -m incidentdesk.precedents`: learn rules/precedents.json anew from the labelled failures.
 
 Needed after labelled failures came, or after recovery.words changed; tests/recovery/test_precedents.py says when.
-`--measure` learns from four fifths of them and judges the rest, five times, and writes nothing. A multinomial
+How well they do on failures that they have not seen: `python -m tests.cases.measure`. A multinomial
 logistic regression, by AdaGrad in a fixed order: the same failures give the same file.
 """
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import json
 import math
@@ -15,14 +14,13 @@ import random
 import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from incidentdesk.frontdoor.places import CHECKOUT
 from recovery.facts import facts_of
 from recovery.observed import evidence_from_plain
 from recovery.past import read_recurrence
-from recovery.precedents import read_precedents, shares_of
+from recovery.precedents import shares_of
 from recovery.rules.rule import Remedy
 from recovery.words import features_of
 
@@ -36,7 +34,6 @@ SCALE = 100
 C = 20.0
 EPOCHS = 15
 RATE = 0.5
-FOLDS = 5
 
 REMEDIES = tuple(Remedy)
 type Document = list[tuple[str, float]]
@@ -134,40 +131,15 @@ def written(model: Mapping[str, Any]) -> str:
     return json.dumps(head, indent=0)[:-2] + ',\n"features":{\n' + lines + "\n}\n}\n"
 
 
-def measure(found: Sequence[Mapping[str, int]], labels: Sequence[str]) -> float:
-    """The share of failures whose remedy the model names when it was learned from the others of five parts."""
-    right = 0
-    for fold in range(FOLDS):
-        kept = [n for n in range(len(found)) if n % FOLDS != fold]
-        model = read_precedents(written(learn([found[n] for n in kept], [labels[n] for n in kept])))
-        for n in range(fold, len(found), FOLDS):
-            opinion = model.opinion(found[n])
-            right += (
-                opinion is not None and str(max(opinion.shares, key=opinion.shares.__getitem__)) == labels[n]
-            )
-    return right / len(found)
-
-
-def main(arguments: Sequence[str]) -> int:
-    """Learn and write, or measure."""
-    parser = argparse.ArgumentParser(prog="python -m incidentdesk.precedents", description=__doc__)
-    parser.add_argument(
-        "--measure", action="store_true", help="judge each fifth by the other four; write nothing"
-    )
-    asked = parser.parse_args(arguments)
+def main() -> int:
+    """Learn and write."""
     cases = read_cases()
     found = [features_of_case(case["signals"]) for case in cases]
-    labels = [case["expect"]["action"] for case in cases]
-    if asked.measure:
-        print(
-            f"{len(cases)} failures, each judged by the other four fifths: {measure(found, labels):.3f} right"
-        )
-        return 0
-    model = learn(found, labels)
-    Path(FILE).write_text(written(model), encoding="utf-8")
+    model = learn(found, [case["expect"]["action"] for case in cases])
+    FILE.write_text(written(model), encoding="utf-8")
     print(f"{FILE.relative_to(CHECKOUT)}: {len(model['features'])} features of {len(cases)} failures")
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

@@ -15,8 +15,8 @@ from recovery.words import in_words
 if TYPE_CHECKING:
     from recovery.verdict import Verdict
 
-#: What a check or a comparison shows no likeness overrules; it was hardly ever wrong.
-NOT_OVERRULED = frozenset({EvidenceClass.CHECK, EvidenceClass.COMPARED})
+#: What a check, a comparison or a device shows no likeness overrules: hardly ever wrong, and no job writes it.
+NOT_OVERRULED = frozenset({EvidenceClass.CHECK, EvidenceClass.COMPARED, EvidenceClass.DEVICE})
 #: How a machine comes back where no rule that asks for it names a way.
 EXIT_OF_HOST = "host-service"
 #: Most labelled failures with such words say so.
@@ -76,7 +76,15 @@ def weighed(
         (hit for hit in hits if hit.remedy is choice.remedy), key=lambda hit: hit.rank_key, default=None
     )
     category, blame = _named(verdict, choice.remedy, asked)
-    share = f"{choice.share:.0%}"
+    why_chosen = f"labelled failures with such words speak for it ({choice.share:.0%})"
+    outweighs = "labelled failures with such words speak louder"
+    if choice.share < choice.share_of_rules:
+        named = verdict.remedy.replace("_", " ")
+        why_chosen = (
+            f"less harm if it is wrong, where labelled failures speak for it too "
+            f"({choice.share:.0%}, {named} {choice.share_of_rules:.0%})"
+        )
+        outweighs = "it would do more harm if it is wrong, and labelled failures make that likely enough"
     words = in_words(rules.precedents.words_for(opinion, choice.remedy, verdict.remedy))
     asked_by = {
         hit.remedy: f"rule {hit.rule.id} asks for it" for hit in sorted(hits, key=lambda hit: hit.rank_key)
@@ -95,7 +103,7 @@ def weighed(
         category=category,
         remedy=choice.remedy,
         blame=blame,
-        reason=f"{_WHAT_THEY_CALL_FOR[choice.remedy]}: labelled failures with such words speak for it ({share})",
+        reason=f"{_WHAT_THEY_CALL_FOR[choice.remedy]}: {why_chosen}",
         rule=PRECEDENTS,
         confidence=round(min(_SURE_OF_PRECEDENTS, choice.share), 2),
         evidence_class=EvidenceClass.HINT,
@@ -107,9 +115,7 @@ def weighed(
         )[:MAX_SHOWN],
         contradictions=contradictions(against, passes),
         considered=tuple(
-            Refused(each.remedy, f"{why}; labelled failures with such words speak louder ({share})")
-            if (why := asked_by.get(each.remedy))
-            else each
+            Refused(each.remedy, f"{why}; {outweighs}") if (why := asked_by.get(each.remedy)) else each
             for each in others
         ),
     )

@@ -22,6 +22,6 @@ def builtin_files() -> tuple[tuple[str, str], ...]:
 def builtin_rules() -> RuleSet:
     """The built-in rules. RuleFileError would be a mistake of ours: the linter's tests read the same files."""
     rules = load_rules(builtin_files())
-    precedents = read_precedents(Path(__file__).with_name("precedents.json").read_text(encoding="utf-8"))
-    digest = hashlib.sha256(f"{rules.digest} {precedents.digest}".encode()).hexdigest()[:12]
-    return replace(rules, digest=digest, precedents=precedents)
+    learned = Path(__file__).with_name("precedents.json").read_text(encoding="utf-8")
+    digest = hashlib.sha256(f"{rules.digest} {learned}".encode()).hexdigest()[:12]
+    return replace(rules, digest=digest, precedents=read_precedents(learned))
