@@ -2,6 +2,7 @@
 
 A fact is claimed only where what is stored bears it out; where nothing is known, nothing is claimed. What a job is
 compared with must have had another choice: "again on this node" says nothing of a job that runs on one node only.
+Other jobs may be other tenants': the facts weigh their numbers, the lines for people hold none of them (DOMAIN 13).
 """
 
 from __future__ import annotations
@@ -240,18 +241,16 @@ def _is_beyond(attempt: PastAttempt, step: int) -> bool:
 
 
 def _of_machine(here: Present, own: History, machine: MachinePast, lines: list[str]) -> History:
-    """The facts with what other jobs met on this machine; ``lines`` takes what people should read of it."""
+    """The facts with what other jobs met here; ``lines`` takes what its tenant may read."""
     rows = {(each.category, each.rule, each.device): each for each in machine.findings}
     rule = rows.get((here.found.category, here.found.rule, ""))
     is_kind = here.blame is Blame.NODE and here.found.category in _OF_MACHINE
     alike = rows.get((here.found.category, "", "")) if is_kind else rule
     if alike is None:
         return own
-    others = f"{_jobs(alike.jobs)} failed alike on {machine.node} within 30 days"
-    if alike.owners:
-        others += f", {alike.owners} other {'owners' if alike.owners > 1 else 'owner'} among theirs"
+    others = f"Other jobs failed alike on {machine.node} within 30 days"
     if alike.fine_since:
-        lines.append(f"{others}; {_jobs(alike.fine_since)} trained there well since, which clears it")
+        lines.append(f"{others}; another trained well there since, which clears it")
         return own
     if own.other_nodes:
         lines.append(f"{others}; this job met it on other machines too")
@@ -259,7 +258,7 @@ def _of_machine(here: Present, own: History, machine: MachinePast, lines: list[s
     if not _is_notable(here, alike, machine):
         lines.append(f"{others}: not enough to speak against it")
         return own
-    lines.append(f"{others}, and none trained there well since")
+    lines.append(f"{others}, and none trained well there since")
     is_only = rule is not None and rule.jobs_elsewhere == 0
     if is_only:
         lines.append("No other machine of the cluster shows it")
@@ -276,10 +275,6 @@ def _of_machine(here: Present, own: History, machine: MachinePast, lines: list[s
         owners=alike.jobs >= 2 and alike.owners >= 1,
         only_here=is_only,
     )
-
-
-def _jobs(n: int) -> str:
-    return f"{n} other job{'s' if n > 1 else ''}"
 
 
 def _is_notable(here: Present, alike: MachineFinding, machine: MachinePast) -> bool:

@@ -109,17 +109,20 @@ _PLACES: Mapping[str, str] = {
     "is": "facts",
 }
 _SHOWN_LETTERS = 3
+#: Facts that count other jobs, which may be other tenants' (DOMAIN 13): they are weighed and not shown.
+_OF_OTHERS = ("past.count", "past.owners")
 
 
 def in_words(features: Iterable[str]) -> str:
-    """Features for people, by where they were read; words of one or two letters are left out."""
+    """Features for people, by where they were read; without words of one or two letters and what counts others."""
     by_place: dict[str, list[str]] = {}
     for feature in features:
         place, _, word = feature.partition(" ")
         if place not in _PLACES:
             by_place.setdefault("is", []).append(feature.strip())
         elif place == "is":
-            by_place.setdefault(place, []).append(word)
+            if not any(name in word for name in _OF_OTHERS):
+                by_place.setdefault(place, []).append(word)
         elif len(word) >= _SHOWN_LETTERS:
             by_place.setdefault(place, []).append(f'"{word}"')
     return "; ".join(

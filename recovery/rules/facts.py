@@ -69,7 +69,7 @@ NAMES: Mapping[str, str] = {
     "past.new_nodes": "every new machine meets it since a change",
     "past.only_large": "large jobs meet it, pairs and small ones pass",
     "past.size_new": "the first start at this size",
-    "past.owners": "jobs of several owners, or whatever is placed there, fail on this node",
+    "past.owners": "jobs that share nothing else, or whatever is placed there, fail on this node",
     "past.ratio_here": "nearly all tries on this node fail, and nearly none elsewhere",
     "past.container_alone": "in one container on several nodes, where other containers do not meet it",
     "past.no_update": "a loop refuses every one of its last steps, also after a restart",

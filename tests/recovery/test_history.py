@@ -288,13 +288,18 @@ def test_what_other_jobs_met_on_the_machine(blame: str, machine: MachinePast, ex
     assert said(desk) == expected
 
 
-def test_other_jobs_are_told_as_numbers_in_the_evidence() -> None:
-    desk = training()
-    desk.state = replace(desk.state, machines=(on_machine(met(jobs=3)),))
-    fail(desk)
-    others = f"3 other jobs failed alike on {NODE} within 30 days, 1 other owner among theirs"
-    told = [f"{others}, and none trained there well since", "No other machine of the cluster shows it"]
+def test_verdict_shows_that_other_jobs_failed_alike_but_neither_how_many_nor_whose() -> None:
+    shown = []
+    for jobs, owners in ((2, 1), (37, 29)):
+        desk = training()
+        desk.state = replace(desk.state, machines=(on_machine(met(jobs=jobs, owners=owners)),))
+        fail(desk)
+        shown.append(desk.incident.verdict)
+        assert {"other_jobs", "owners"} <= said(desk)
+    others = f"Other jobs failed alike on {NODE} within 30 days"
+    told = [f"{others}, and none trained well there since", "No other machine of the cluster shows it"]
     assert lines(desk) == told
+    assert shown[0] == shown[1]
     assert set(told) <= set(desk.incident.verdict["evidence"])
 
 

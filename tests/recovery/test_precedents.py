@@ -257,6 +257,13 @@ def test_words_that_decided_are_told_by_where_they_stand() -> None:
     )
 
 
+def test_what_counts_other_jobs_is_weighed_and_not_told() -> None:
+    told = in_words(
+        ["is past.count 5", "is past.owners", "is past.owners and nodes.one", "is past.other_jobs"]
+    )
+    assert told == "facts: past.other_jobs"
+
+
 @pytest.mark.parametrize(
     ("value", "size"),
     [
