@@ -75,9 +75,9 @@ class AttemptView:
 class Finding:
     """What an attempt was found to have ended by, without a look at other attempts: what others are compared with.
 
-    ``node`` is where its culprit ran, ``device`` the accelerator or adapter by its hardware address (recovery.devices),
-    ``rank`` the culprit's index, ``sequence`` the number of the collective that it ended in, ``container_since`` the
-    attempt with which the culprit's container began. "" and None = not told.
+    ``node`` is where its culprit ran, ``device`` the accelerator or adapter by its hardware address
+    (recovery.findings), ``rank`` the culprit's index, ``sequence`` the number of the collective that it ended in,
+    ``container_since`` the attempt with which the culprit's container began. "" and None = not told.
     """
 
     rule: str
@@ -205,8 +205,8 @@ class MachineFinding:
 
     Numbers only: whose the jobs are is nobody's business here. ``rule`` "" = any rule of the category, ``device`` "" =
     any device. ``owners`` are the tenants among them other than this job's. ``fine_since``: how many other jobs have
-    trained there well since the last of them. ``jobs_elsewhere`` and ``machines_elsewhere``: the same rule on other
-    machines of the cluster, 0 where ``rule`` is "", None = so many that they are not counted.
+    trained there well since the last of them. ``jobs_elsewhere``: by the same rule on other machines of the cluster,
+    0 where ``rule`` is "", None = so many that they are not counted.
     """
 
     category: str
@@ -214,10 +214,8 @@ class MachineFinding:
     device: str
     jobs: int
     owners: int
-    last_at: datetime
     fine_since: int = 0
     jobs_elsewhere: int | None = 0
-    machines_elsewhere: int = 0
 
 
 @dataclass(frozen=True, slots=True)

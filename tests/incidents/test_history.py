@@ -231,14 +231,13 @@ def test_numbers_of_a_machine_are_counted_by_kind_device_owner_and_elsewhere(clu
             each.owners,
             each.fine_since,
             each.jobs_elsewhere,
-            each.machines_elsewhere,
         )
         for each in machine.findings
     ]
     assert numbers == [
-        ("", "", 2, 2, 0, 0, 0),
-        ("end.crash-signal", "", 2, 2, 0, 1, 1),
-        ("end.crash-signal", "pci/0000:a1:00", 1, 1, 0, 0, 0),
+        ("", "", 2, 2, 0, 0),
+        ("end.crash-signal", "", 2, 2, 0, 1),
+        ("end.crash-signal", "pci/0000:a1:00", 1, 1, 0, 0),
     ]
 
 

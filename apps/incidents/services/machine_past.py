@@ -1,7 +1,8 @@
 """What other jobs met on the machines involved in a failure, in the last 30 days (DOMAIN 4), for its verdict.
 
 Read only by decisions that may judge, for the few machines that the culprit may be among. What leaves here are
-numbers and our own words: nothing names another job, its owner or what it wrote (DOMAIN 13).
+numbers and our own words: nothing names another job, its owner or what it wrote. The numbers are a decision's input,
+and no page, API or export shows them (DOMAIN 13).
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ WITH mine AS (
         ORDER BY attempt.ended_at DESC LIMIT %(anywhere)s
     ) AS newest
 ), told AS MATERIALIZED (
-    SELECT kinds.*, fine.jobs AS fine, elsewhere.jobs AS jobs_elsewhere, elsewhere.machines AS machines_elsewhere,
+    SELECT kinds.*, fine.jobs AS fine, elsewhere.jobs AS jobs_elsewhere,
         elsewhere.rows >= %(anywhere)s AS is_cut
     FROM kinds CROSS JOIN LATERAL (
         SELECT count(DISTINCT worker.job_id) AS jobs
@@ -73,8 +74,7 @@ WITH mine AS (
             AND worker.job_id NOT IN (SELECT id FROM own)
     ) AS fine CROSS JOIN LATERAL (
         SELECT count(*) AS rows,
-            count(DISTINCT job_id) FILTER (WHERE anywhere.machine <> kinds.machine) AS jobs,
-            count(DISTINCT anywhere.machine) FILTER (WHERE anywhere.machine <> kinds.machine) AS machines
+            count(DISTINCT job_id) FILTER (WHERE anywhere.machine <> kinds.machine) AS jobs
         FROM anywhere WHERE anywhere.rule = kinds.rule AND kinds.device IS NULL
     ) AS elsewhere
 )
@@ -87,7 +87,8 @@ SELECT mine.name,
     (SELECT coalesce(jsonb_agg(jsonb_build_array(life.first_attempt, life.last_attempt)), '[]')
         FROM jobs_incarnation AS life JOIN jobs_worker AS worker ON worker.id = life.worker_id
         WHERE life.machine_id = mine.id AND worker.job_id = %(job)s AND life.first_attempt IS NOT NULL),
-    (SELECT coalesce(jsonb_agg(to_jsonb(told) - 'machine'), '[]') FROM told WHERE told.machine = mine.id)
+    (SELECT coalesce(jsonb_agg(to_jsonb(told) - '{machine,last_at}'::text[]), '[]')
+        FROM told WHERE told.machine = mine.id)
 FROM mine ORDER BY mine.name
 """
 
@@ -164,10 +165,8 @@ def _machine(name: str, machines: int, own: Any, told: Any) -> MachinePast:
             device=row["device"] or "",
             jobs=row["jobs"],
             owners=row["owners"],
-            last_at=datetime.fromisoformat(row["last_at"]),
             fine_since=row["fine"],
             jobs_elsewhere=None if row["is_cut"] else row["jobs_elsewhere"],
-            machines_elsewhere=row["machines_elsewhere"],
         )
         for row in told
     ]
