@@ -13,13 +13,8 @@ from django.db.models import Q
 from apps.access.models import Cluster
 from apps.nodes.models import Machine
 from recovery import guards
-from recovery.guards import KEPT_SLOTS, Dimension, Measure
+from recovery.guards import Dimension, Measure
 from recovery.lifecycle import ActionKind
-
-
-def no_totals() -> list[int]:
-    """A window in which nothing has begun."""
-    return [0] * (KEPT_SLOTS + 1)
 
 
 class GuardLimit(models.Model):
@@ -87,7 +82,8 @@ class GuardCounter(models.Model):
     slot_seconds = models.FloatField(null=True, blank=True)  # None: standing
     newest_slot = models.BigIntegerField(default=0)
     # What has ever begun by the end of the newest slot, of the one before it, and so on: a window is a difference.
-    totals = ArrayField(models.PositiveBigIntegerField(), default=no_totals)
+    # KEPT_SLOTS + 1 numbers, also where nothing has begun.
+    totals = ArrayField(models.PositiveBigIntegerField())
     refusals = models.PositiveBigIntegerField(default=0)
     refused_at = models.DateTimeField(null=True, blank=True)
     drifts = models.PositiveIntegerField(default=0)  # how often a recount found another number

@@ -141,13 +141,13 @@ class Attempt(models.Model):
     remedy = models.CharField(max_length=32, blank=True)
     incident_uid = models.UUIDField(null=True, blank=True)
     # What it was found to have ended by (recovery.records.Finding); an empty rule: nobody has judged it.
-    found_rule = models.CharField(max_length=100, blank=True)
-    found_category = models.CharField(max_length=64, blank=True)
-    found_node = models.CharField(max_length=253, blank=True)
+    found_rule = models.CharField(max_length=100, blank=True, default="", db_default="")
+    found_category = models.CharField(max_length=64, blank=True, default="", db_default="")
+    found_node = models.CharField(max_length=253, blank=True, default="", db_default="")
     found_machine = models.ForeignKey(
         Machine, on_delete=models.SET_NULL, related_name="+", null=True, blank=True, db_index=False
     )
-    found_device = models.CharField(max_length=64, blank=True)
+    found_device = models.CharField(max_length=64, blank=True, default="", db_default="")
     found_rank = models.PositiveIntegerField(null=True, blank=True)
     found_sequence = models.BigIntegerField(null=True, blank=True)
     found_container_since = models.PositiveIntegerField(null=True, blank=True)  # attempt

@@ -10,8 +10,7 @@ import django.contrib.postgres.fields
 import django.db.models.deletion
 from django.db import migrations, models
 
-import apps.incidents.guard_models
-
+_BY_CLUSTER = "incidents_guarduse_cluster_id_5ffec3f3"  # as Django named it with the foreign key, in 0010
 _RING = importlib.import_module("apps.incidents.migrations.0012_guard_take")
 
 # Slot n stood at n modulo 13. Total k is what had begun by the end of slot `newest_slot - k + 1`.
@@ -89,6 +88,10 @@ END $function$
 _BACKWARD = ["DELETE FROM incidents_guardcounter", "DROP FUNCTION incidents_guard_take", _RING.FORWARD]
 
 
+def _no_totals() -> list[int]:
+    return [0] * 14
+
+
 class Migration(migrations.Migration):
     dependencies = [("access", "0004_idempotency_key"), ("incidents", "0015_signal_alert_of_node")]
 
@@ -98,21 +101,33 @@ class Migration(migrations.Migration):
             name="totals",
             field=django.contrib.postgres.fields.ArrayField(
                 base_field=models.PositiveBigIntegerField(),
-                default=apps.incidents.guard_models.no_totals,
+                default=_no_totals,
                 size=None,
             ),
+            preserve_default=False,
         ),
         migrations.RunSQL(_FILL, migrations.RunSQL.noop),
         migrations.RemoveField(model_name="guardcounter", name="slots"),
         migrations.RunSQL(_TAKE, _BACKWARD),
-        migrations.AlterField(
-            model_name="guarduse",
-            name="cluster",
-            field=models.ForeignKey(
-                db_index=False,
-                on_delete=django.db.models.deletion.CASCADE,
-                related_name="+",
-                to="access.cluster",
-            ),
+        # By its name: an altered field would make its foreign key anew, and check every row under a lock.
+        migrations.SeparateDatabaseAndState(
+            database_operations=[
+                migrations.RunSQL(
+                    f"DROP INDEX IF EXISTS {_BY_CLUSTER}",
+                    f"CREATE INDEX {_BY_CLUSTER} ON incidents_guarduse (cluster_id)",
+                )
+            ],
+            state_operations=[
+                migrations.AlterField(
+                    model_name="guarduse",
+                    name="cluster",
+                    field=models.ForeignKey(
+                        db_index=False,
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="+",
+                        to="access.cluster",
+                    ),
+                )
+            ],
         ),
     ]

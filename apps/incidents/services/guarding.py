@@ -461,6 +461,7 @@ def _add_counters(
                     group=group,
                     actions=row.actions,
                     slot_seconds=row.window_seconds / guards.SLOTS if row.window_seconds else None,
+                    totals=guards.totals_of({}, 0),
                 )
                 _measure(counter, limit, members[limit.dimension].get(group, 0))
                 truth.fill(counter, limit)

@@ -5,9 +5,10 @@ from django.db import migrations, models
 
 
 def text(name: str, length: int) -> migrations.AddField:
-    """A column that is empty in the rows that are there."""
-    field = models.CharField(max_length=length, blank=True, default="")
-    return migrations.AddField("attempt", name, field, preserve_default=False)
+    """A column that is empty in the rows that are there, and in those that a program writes that does not know it."""
+    return migrations.AddField(
+        "attempt", name, models.CharField(max_length=length, blank=True, default="", db_default="")
+    )
 
 
 class Migration(migrations.Migration):
