@@ -106,6 +106,16 @@ def test_windows_count_what_a_log_of_all_moments_counts(cluster: Cluster) -> Non
         assert fourth - first > timedelta(seconds=12)
 
 
+def test_reservation_that_is_neither_counted_nor_refused_says_what_it_found(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    only(cluster, RESTARTS, OF_TENANT)
+    assert take(cluster, holder="before") is None
+    monkeypatch.setattr(guarding, "_TAKE", "SELECT (%s, %s, %s, %s, %s, %s, %s) IS NULL")  # never
+    with pytest.raises(AssertionError, match="limits want 2 counters, 2 are there, 0 full"):
+        take(cluster)
+
+
 def test_second_kind_of_action_on_a_machine_that_is_out_is_counted_as_the_recount_does(
     cluster: Cluster,
 ) -> None:

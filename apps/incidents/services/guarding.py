@@ -219,11 +219,15 @@ def _take(
             cursor.execute(_TAKE, values)
             if cursor.fetchone() == (True,):
                 return None
-        refusal = _full_of(cluster, want.kind, groups, counted, now)
+        asked = _asked(cluster, want.kind, groups, counted, now)
+        refusal = _refusal(cluster, asked, now)
         if refusal is not None:
             return refusal
         _add_missing(cluster, groups, now)
-    raise AssertionError(f"{cluster} has no counters for {want.kind} in {groups}, though they were added")
+    raise AssertionError(
+        f"{cluster}: {want.kind} in {groups} was neither counted nor refused:"
+        f" limits want {asked.wanted} counters, {len(asked.live)} are there, {len(asked.full)} full"
+    )
 
 
 def _array(texts: Iterable[str]) -> str:
@@ -232,10 +236,22 @@ def _array(texts: Iterable[str]) -> str:
     return "{" + ",".join(f'"{text}"' for text in quoted) + "}"
 
 
-def _full_of(
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """How many counters the limits want for an action, and those that are there, with what is used of each."""
+
+    wanted: int
+    live: Mapping[GuardCounter, int]
+
+    @property
+    def full(self) -> list[GuardCounter]:
+        return [row for row, used in self.live.items() if used >= row.cap]
+
+
+def _asked(
     cluster: Cluster, kind: ActionKind, groups: Mapping[str, str], counted: Sequence[str], now: datetime
-) -> Refusal | None:
-    """The first full counter's numbers, in words; None where counters are missing. Their rows are locked already."""
+) -> _Asked:
+    """The counters of an action, by id. Their rows are locked already."""
 
     def counts(measure: str, actions: Sequence[str]) -> bool:
         again = kind in counted if measure == Measure.WINDOW else bool({*actions} & {*counted})
@@ -248,20 +264,22 @@ def _full_of(
     rows = [
         row for row in found if row.group == groups[row.dimension] and counts(row.limit.measure, row.actions)
     ]
-    if len(rows) != wanted:
-        return None
     newest = max((row.newest_slot * row.slot_seconds for row in rows if row.slot_seconds), default=0.0)
     moment = max(now, datetime.fromtimestamp(newest + 0.001, tz=now.tzinfo))
-    live = {row: used_now(row, row.limit.as_limit(), moment) for row in rows}
-    full = [row for row in rows if live[row] >= row.cap]
-    if not full:
+    return _Asked(wanted, {row: used_now(row, row.limit.as_limit(), moment) for row in rows})
+
+
+def _refusal(cluster: Cluster, asked: _Asked, now: datetime) -> Refusal | None:
+    """The first full counter's numbers, in words; None where counters are missing or none is full."""
+    full = asked.full
+    if len(asked.live) != asked.wanted or not full:
         return None
     first, limit = full[0], full[0].limit.as_limit()
     frees_at = None
     if limit.measure is Measure.WINDOW:
         frees_at = guards.frees_at(limit, first.cap, first.totals, first.newest_slot, now)
     numbers = guards.refusal(
-        limit, first.group, used=live[first], members=first.members, cluster=cluster.slug
+        limit, first.group, used=asked.live[first], members=first.members, cluster=cluster.slug
     )
     return Refusal(limit.name, numbers, frees_at, tuple(row.pk for row in full))
 
