@@ -374,9 +374,15 @@ def clears(clause: str) -> bool:
     return _CLEARS.search(clause) is not None
 
 
+#: "3 starts on other nodes": a number makes attempts of it, not something that starts well.
+_COUNTED_TRIES = re.compile(
+    r"\b(\d{1,4}|two|three|four|five|six|several|many|all) (?:starts|launches) (?=on\b|with\b|in\b|at\b)"
+)
+
+
 def in_plain_words(text: str) -> str:
     """A sentence where "no launch has ever got past it" is told as a failure of every start."""
-    return _NO_TRY.sub("every start fails", _AS_ALWAYS.sub(" ", text))
+    return _NO_TRY.sub("every start fails", _COUNTED_TRIES.sub(r"\1 attempts ", _AS_ALWAYS.sub(" ", text)))
 
 
 def never_elsewhere(clause: str) -> bool:

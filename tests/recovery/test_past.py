@@ -51,6 +51,7 @@ def claims(sentence: str) -> set[str]:
         ("first in 31000 steps", {"first_time", "ran_long"}, 1),
         ("3/3 attempts", {"every"}, 3),
         ("every one of 6 launches", {"every"}, 6),
+        ("3 starts on other nodes each, no other job meets it", {"other_nodes"}, 3),
         ("previous attempt ended the same way", {"same_point"}, 2),
         ("persisted after replacing the node", {"other_nodes"}, 2),
         ("disappeared after the node was excluded", {"same_node", "fine_elsewhere"}, 0),

@@ -30,7 +30,7 @@ from tests.cases.scoring import cost
 LOG, HINT, DEVICE = EvidenceClass.LOG, EvidenceClass.HINT, EvidenceClass.DEVICE
 RESTART, ISOLATE, STOP = Remedy.RESTART_PROCESS, Remedy.ISOLATE_NODE, Remedy.FAIL_FAST
 
-#: Three starts that end at the same limit: no rule says so, the words do.
+#: A wait that ends at its limit: no rule says why.
 AGAIN: Mapping[str, Any] = {
     "exit_code": 1, "pod_reason": "Error", "phase": "run",
     "log_tail": [
@@ -40,7 +40,7 @@ AGAIN: Mapping[str, Any] = {
     ],
     "kernel_log": [], "node_conditions": ["Ready=True"], "metrics": {"gpu_util": 0.0},
     "checks": {"io": "pass", "gpu": "pass", "runtime": "pass", "rdma": "pass", "allreduce_conn": "pass"},
-    "recurrence": "3 starts on other nodes each, each after exactly 30 min at the same place; no other job meets it",
+    "recurrence": "nobody has looked closer so far; the owner is away until Monday and was asked for a word about it",
 }  # fmt: skip
 
 
